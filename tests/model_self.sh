@@ -35,10 +35,10 @@ sanitized() {
         tests/test_model.c -o '$out/$1' -lm -pthread && '$out/$1' 1 2000 && '$out/$1' 1 50 allocations &&
         '$out/$1' 1 50 reads && '$out/$1' 1 50 sums"
 }
+cp amp.h "$out/amp.h"
 sanitized memory "${CLANG:-clang}" '-fsanitize=memory -DAMP_NO_VECTORS -DTEST_RAW'
 sanitized thread "$cc" -fsanitize=thread
 
-cp amp.h "$out/amp.h"
 finds > "$out/log" 2>&1
 [ $? = 1 ]
 check 'without a fault nothing is found' $?
@@ -127,4 +127,15 @@ fault 'a wrong row and a sum that is not finite are two overflows' ampi_count_ov
 fault 'a norm that is not finite is in the statistics' ampi_spike 's/if \(\(bits >> 52 .*//'
 fault 'the fifth spike is skipped, too' ampi_spike 's/AMPI_SPIKES_IN_A_ROW/6/'
 fault 'what was asked for is an overflow' ampi_record_step 's/r->bad \|\| !c->flags\[0\] \?/1 ?/'
+# Sessions
+fault 'a rebind tells no session' ampi_rebind 's/plan->version \+= .*//'
+fault 'a load tells no session' ampi_load_all 's/plan->version\+\+;//'
+fault 'a refresh tells no session' amp_optimizer_refresh 's/opt->plan->version\+\+;//'
+fault 'a fused step tells no session' ampi_fused_step 's/plan->version\+\+;//'
+fault 'end_step tells no session' amp_optimizer_end_step 's/opt->plan->version\+\+;//'
+fault 'a session that runs is started' amp_session_start 's/if \(ampi_session_runs\(session\)\) return AMP_ERROR_BAD_STATE;//'
+fault 'a weight without a master is taken by a session' amp_session_add_optimizer 's/if \(t->weight && ampi_is_coded.*/if (0)/'
+fault 'the model copy of the other type is taken' ampi_model_copy 's/if \(type != m->type\) return NULL;/if (type == AMP_F32) return NULL;/'
+fault 'a weight that is added again keeps its copy' amp_session_add 's/^    if \(i < session->num_entries\) .*/    if (n \&\& i < session->num_entries) return AMP_OK;/'
+fault 'changed of NULL means no weight' amp_session_changed 's/if \(weight && !/if (!weight || !/'
 finish

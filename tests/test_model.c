@@ -66,7 +66,7 @@ static int fires(fault kind) {
 /* ------------------------------------------------------------------------------------ memory */
 
 typedef struct block { struct block *next, **from; size_t size, pad; } block;
-static block *blocks[MAX_RANKS + 2]; /* of each optimizer, and (the last) of the test itself */
+static block *blocks[MAX_RANKS + 3]; /* of each optimizer, of the test itself, of a session */
 
 static void *take(block **list, size_t num_bytes) {
     block *b = (block *)malloc(sizeof *b + num_bytes);
@@ -127,6 +127,13 @@ static struct {
     int         ranks, two; /* how many bodies; is there a twin, bodies[ranks]? */
     body        bodies[MAX_RANKS + 1];
     saved       saves[FILES];
+    uint64_t    version;  /* counts what may have changed masters, since prepare */
+    struct {              /* a session, as the model has it */
+        int      runs, knows; /* knows: how often the optimizer was added */
+        uint64_t hits, misses, transients, mismatches;
+        int      num;
+        struct { const float *base; int has_copy; uint64_t version; f32 copy[32]; } added[8];
+    } session;
     int         overlaps; /* a gradient is in the memory of another */
     int         changed;  /* masters, since models were written from all of them */
     amp_optimizer_desc desc;
@@ -641,9 +648,11 @@ static f32 any_number(int how) {
     }
 }
 
+static void end_session(void);
 static void call_free(void) {
     int r;
     say("free\n");
+    end_session(); /* optimizers outlive it */
     for (r = 0; r < w.ranks + w.two; r++) {
         amp_optimizer_free(&w.bodies[r].opt);
         if (one_in(4)) amp_optimizer_free(&w.bodies[r].opt);
@@ -1038,6 +1047,7 @@ static void call_prepare(void) {
     attempt(PREPARE);
     if (expect(PREPARE, expected) != AMP_OK) return;
     m_prepare(&w.m);
+    w.version = 0;
     for (i = 0; i < w.m.num; i++) needs |= !m_plain(&w.m.t[i]);
     if (!needs && w.two) amp_optimizer_free(&w.bodies[w.ranks].opt), w.two = 0;
     if (w.two && w.m.asked < 2) (void)amp_optimizer_loss_scale_ptr(&w.bodies[w.ranks].opt);
@@ -1186,6 +1196,7 @@ static void call_unscale(void) {
 }
 static void call_end(void) {
     say("end_step");
+    w.version += w.m.open != 0;
     attempt(END);
     expect(END, m_end_step(&w.m, scaler_of()));
 }
@@ -1203,12 +1214,12 @@ static void call_step(int illegal) {
     say("step %08x", bits32(job.rate));
     attempt(STEP);
     expected = m_step(&w.m, scaler_of(), &job.rate);
-    expect(STEP, expected);
+    w.version += expect(STEP, expected) == AMP_OK;
 }
 static void call_graph(void) {
     say("step_graph");
     attempt(GRAPH);
-    expect(GRAPH, m_step(&w.m, scaler_of(), NULL));
+    w.version += expect(GRAPH, m_step(&w.m, scaler_of(), NULL)) == AMP_OK;
 }
 static void call_set_lr(int illegal) {
     amp_result expected = m_ready(&w.m, AFTER);
@@ -1274,6 +1285,7 @@ static void call_rebind(void) {
     job.index = i;
     attempt(REBIND);
     if (expect(REBIND, expected) != AMP_OK) return;
+    w.version += weight != 0;
     for (r = 0; r < w.ranks + w.two; r++) {
         int k;
         if (weight) w.bodies[r].weight[i] = job.weights[r][0];
@@ -1301,6 +1313,7 @@ static void call_rebind_all(int all) {
     for (i = 0; i < w.m.num; i++) say(" %d/%d", weights[i], grads[i]);
     attempt(REBIND_ALL);
     if (expect(REBIND_ALL, expected) != AMP_OK) return;
+    w.version += job.all_weights != 0;
     for (i = 0; i < w.m.num; i++) {
         for (r = 0; r < w.ranks + w.two; r++) {
             if (weights[i]) w.bodies[r].weight[i] = job.weights[r][i];
@@ -1334,6 +1347,7 @@ static void call_refresh(void) {
     say("refresh");
     attempt(REFRESH);
     if (expect(REFRESH, expected) != AMP_OK) return;
+    w.version++;
     w.changed = 0;
     for (i = 0; i < w.m.num; i++) {
         int k;
@@ -1404,6 +1418,7 @@ static void call_load(int slot) {
     if (f->is == TORN && fits != AMP_OK && got == AMP_ERROR_MISMATCH) expected = got;
     if (expect(op, expected) != AMP_OK) return;
     m_load(&w.m, scaler_of(), &f->m, &f->scaler);
+    w.version++;
     job.file = &f->twin;
     if (w.two) {
         if (!f->twin.size) lost = 1;
@@ -1475,16 +1490,162 @@ static void call_scaler(void) {
     SAME("the scaler's result", is, should);
 }
 
+/* ------------------------------------------------------------------------------------ a session
+   Products of 1024 x 4 numbers with the first 32 of a weight, as 4 x 8: copies of weights last
+   until they change, or amp_session_changed says so. */
+
+static amp_session the_session;
+static float       activations[1024 * 4], product[2][1024 * 8];
+
+static void end_session(void) {
+    if (w.session.runs) amp_session_end(&the_session);
+    if (blocks[MAX_RANKS + 2]) stop("a session leaves memory");
+    memset(&w.session, 0, sizeof w.session);
+}
+
+static void observe_session(void) {
+    int          j, stale = 0;
+    const float *weight = NULL;
+    const uint64_t version = w.version * (uint64_t)w.session.knows;
+    if (!w.session.runs) return;
+    SAME("hits", the_session.hits, w.session.hits);
+    SAME("misses", the_session.misses, w.session.misses);
+    SAME("transients", the_session.transients, w.session.transients);
+    SAME("mismatches", the_session.mismatches, w.session.mismatches);
+    SAME("fallbacks", the_session.fallbacks, 0);
+    for (j = 0; j < w.session.num; j++) {
+        int k;
+        if (!w.session.added[j].has_copy || w.session.added[j].version != version) continue;
+        for (k = 0; k < 32; k++)
+            stale |= !same32(w.session.added[j].copy[k],
+                             rounded(AMP_F16, value_at(w.session.added[j].base, AMP_F32, k)));
+    }
+    SAME("session_check", amp_session_check(&the_session, &weight),
+         stale ? AMP_ERROR_STALE : AMP_OK);
+    for (j = 0; j < w.session.num && stale; j++) stale &= w.session.added[j].base != weight;
+    if (stale) stop("session_check names no weight");
+}
+
+/* What the product with the weight of tensor i has to be made of: the optimizer's copy, one of the
+   session's, or a new one. */
+static void copy_of(int i, const float *x, f32 *copy) {
+    const m_tensor *t       = &w.m.t[i];
+    const uint64_t  version = w.version * (uint64_t)w.session.knows;
+    const void     *model   = amp_optimizer_model(&w.bodies[0].opt, i);
+    int             j, k;
+    for (k = 0; k < 32; k++) copy[k] = rounded(AMP_F16, value_at(x, AMP_F32, k));
+    w.session.transients++; /* the activations */
+    if (w.session.knows && t->has_model && t->model_type == (int)AMP_BF16) w.session.mismatches++;
+    if (w.session.knows && t->has_model && t->model_type == (int)AMP_F16 &&
+        (uintptr_t)model % 16 == 0) {
+        for (k = 0; k < 32; k++) copy[k] = value_at(model, AMP_F16, k);
+        w.session.hits++;
+        return;
+    }
+    for (j = 0; j < w.session.num && w.session.added[j].base != x; j++) {}
+    if (j == w.session.num) {
+        w.session.transients++;
+    } else if (w.session.added[j].has_copy && w.session.added[j].version == version) {
+        memcpy(copy, w.session.added[j].copy, sizeof w.session.added[j].copy);
+        w.session.hits++;
+    } else {
+        w.session.misses++;
+        w.session.added[j].has_copy = 1;
+        w.session.added[j].version  = version;
+        memcpy(w.session.added[j].copy, copy, sizeof w.session.added[j].copy);
+    }
+}
+
+static void call_product(int i) {
+    static amp_f16 a[1024 * 4], b[32];
+    const float   *x = amp_optimizer_master(&w.bodies[0].opt, i);
+    amp_autocast  *scope;
+    f32            copy[32];
+    int            k;
+    if (!x || w.m.t[i].n < 32 || w.m.ranks) return;
+    say("product with %d\n", i);
+    copy_of(i, x, copy);
+    for (k = 0; k < 32; k++) put_value(b, AMP_F16, k, copy[k]);
+    for (k = 0; k < 1024 * 4; k++) put_value(activations, AMP_F32, k, (f32)(0x3f800000 + 37 * k));
+    for (k = 0; k < 1024 * 4; k++) put_value(a, AMP_F16, k, (f32)(0x3f800000 + 37 * k));
+    SAME("a product", amp_gemm(NULL, 0, 0, 1024, 8, 4, 1.0f, activations, AMP_F32, 0, x, AMP_F32, 0,
+                               0.0f, product[0], AMP_F32, 0), AMP_OK);
+    scope = amp_autocast_use(NULL);
+    SAME("a product", amp_gemm(NULL, 0, 0, 1024, 8, 4, 1.0f, a, AMP_F16, 0, b, AMP_F16, 0,
+                               0.0f, product[1], AMP_F32, 0), AMP_OK);
+    amp_autocast_use(scope);
+    for (k = 0; k < 1024 * 8; k++)
+        if (!same32(value_at(product[0], AMP_F32, k), value_at(product[1], AMP_F32, k)))
+            stop("a product at %d is %08x, not %08x", k, value_at(product[0], AMP_F32, k),
+                 value_at(product[1], AMP_F32, k));
+}
+
+static void call_session(int what, int i) {
+    static const amp_allocator memory = {heap_alloc, heap_free, &blocks[MAX_RANKS + 2]};
+    const float *x = w.m.prepared ? amp_optimizer_master(&w.bodies[0].opt, i) : NULL;
+    amp_result   should = AMP_OK;
+    int          j;
+    say("session %d of tensor %d\n", what, i);
+    if (what == 0 && one_in(3)) {
+        end_session();
+        return;
+    }
+    if (what <= 1) {
+        SAME("session_start", amp_session_start(&the_session, NULL, 1 << 16, &memory, NULL),
+             w.session.runs ? AMP_ERROR_BAD_STATE : AMP_OK);
+        w.session.runs = 1;
+    } else if (what == 2) {
+        should = !w.session.runs ? AMP_ERROR_NOT_INITIALIZED : m_ready(&w.m, AFTER);
+        if (should == AMP_OK && w.m.ranks) should = AMP_ERROR_UNSUPPORTED;
+        for (j = 0; j < w.m.num && should == AMP_OK; j++)
+            if (m_coded(&w.m.t[j]) && w.m.t[j].own_weight) should = AMP_ERROR_UNSUPPORTED;
+        if (w.session.knows == 2) return;
+        SAME("session_add_optimizer", amp_session_add_optimizer(&the_session, &w.bodies[0].opt),
+             should);
+        w.session.knows += should == AMP_OK;
+    } else if (what <= 4 && x && w.m.t[i].n >= 32 && !w.m.ranks) {
+        const size_t n = one_in(5) ? 0 : (size_t)w.m.t[i].n;
+        should = w.session.runs ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
+        if (w.session.num == 8) return;
+        SAME("session_add", amp_session_add(&the_session, x, n), should);
+        for (j = 0; j < w.session.num && w.session.added[j].base != x; j++) {}
+        if (should == AMP_OK && j < w.session.num)
+            w.session.added[j] = w.session.added[--w.session.num];
+        if (should != AMP_OK || !n) return;
+        w.session.added[w.session.num].base       = x;
+        w.session.added[w.session.num++].has_copy = 0;
+    } else if (what == 5) {
+        const float *which = one_in(2) ? x : NULL;
+        amp_session_changed(&the_session, which);
+        for (j = 0; j < w.session.num; j++)
+            if (!which || w.session.added[j].base == which) w.session.added[j].has_copy = 0;
+    }
+}
+
+/* A session that knows most of what there is; or, if one runs, one thing about it. */
+static void do_session(void) {
+    int i;
+    if (w.session.runs || one_in(6)) {
+        const int what = (int)below(8);
+        call_session(what, w.m.num ? (int)below((unsigned)w.m.num) : 0);
+        return;
+    }
+    call_session(1, 0);
+    if (!one_in(3)) call_session(2, 0);
+    for (i = 0; i < w.m.num; i++)
+        if (!one_in(3)) call_session(3, i);
+}
+
 /* ----------------------------------------------------------------------------------- sequences */
 
 typedef enum kind {
     DO_INIT, DO_FREE, DO_ADD, DO_FLAT, DO_PREPARE, DO_ASK, DO_GRADS, DO_STEP, DO_CHECK, DO_BEGIN,
     DO_UNSCALE, DO_END, DO_FUSED, DO_GRAPH, DO_SET_LR, DO_REBIND, DO_REBIND_ALL, DO_MASTERS,
     DO_REFRESH, DO_CARRY, DO_SAVE, DO_LOAD, DO_AGAIN, DO_DAMAGE, DO_SCALER, DO_ACCUMULATE,
-    DO_BRING, KINDS
+    DO_BRING, DO_SESSION, KINDS
 } kind;
 static const unsigned char shares[KINDS] = {1, 1, 2, 1, 2, 3, 6, 40, 2, 2, 2, 3, 3,
-                                            3, 2, 4, 3, 2, 3, 3, 4,  5, 5, 1, 5, 2, 3};
+                                            3, 2, 4, 3, 2, 3, 3, 4,  5, 5, 1, 5, 2, 3, 5};
 
 typedef struct sequence {
     uint64_t seed;
@@ -1621,6 +1782,7 @@ static void do_call(kind what) {
     case DO_SCALER: call_scaler(); break;
     case DO_ACCUMULATE: call_accumulate((int)below((unsigned)w.m.num + 1), 0); break;
     case DO_BRING: do_bring(slot); break;
+    case DO_SESSION: do_session(); break;
     case KINDS: break;
     }
 }
@@ -1628,7 +1790,7 @@ static void do_call(kind what) {
 /* Run it: 1 if a check has failed, and why says which. */
 static int run(const sequence *q) {
     volatile int result = 0;
-    int          i;
+    int          i, k;
     memset(&w, 0, sizeof w);
     w.shape = q->seed;
     w.ranks = 1;
@@ -1640,13 +1802,17 @@ static int run(const sequence *q) {
             rng = q->call[i].seed;
             do_call(q->call[i].what);
             observe();
+            for (k = 0; k < w.m.num && w.session.runs; k++)
+                if (w.m.prepared && one_in(2)) call_product(k);
+            observe_session();
         }
         call_free();
         break;
     case 1: result = 1; break;
     default: break; /* the model does not go on */
     }
-    for (i = 0; i < MAX_RANKS + 2; i++)
+    amp_session_end(&the_session);
+    for (i = 0; i < MAX_RANKS + 3; i++)
         while (blocks[i]) drop(blocks[i] + 1);
     return result;
 }
