@@ -141,8 +141,8 @@ soak: $(BUILD)/ddp_mpi $(BUILD)/tests/o2/model.log ## 10^6 steps, 2,500 kills, 1
 	    NAMES=env sh tests/fuzz.sh $$seconds $(BUILD)/soak; second=$$?; \
 	    wait $$first && exit $$second
 
-mutants: ## plant N=100 faults, one at a time, by SEED=1: which do the tests not see? Minutes for each ten
-	$(Q)CC="$(CC)" CXX="$(CXX)" $(PYTHON) tests/mutants.py $(BUILD)/mutants $(N) $(SEED)
+mutants: ## plant N=100 faults, one at a time, by SEED=1: which do the tests not see? It goes on where it was ended
+	$(Q)CC="$(CC)" CXX="$(CXX)" CLANG="$(CLANG)" $(PYTHON) tests/mutants.py $(BUILD)/mutants $(N) $(SEED)
 
 vectors: ## run tests/vectors on amp.h, and on PyTorch's scaler where it is (PYTHON=...)
 	$(Q)mkdir -p $(BUILD)

@@ -1,21 +1,39 @@
 #!/usr/bin/env python3
 """Do the tests see a fault? One at a time is planted in amp.h (core and implementation) or amp_kernels.cu: another
-operator, a constant one off, a condition turned, a statement less. What does not compile, or gives the same object
-code, is dropped; the rest meets the tests that can see it, fastest first, in the samples of make test. What lives and
-is not in mutants.txt (equal ones, with the reason) is a hole.
-usage: mutants.py OUTDIR N SEED, in the repository's root; CC and CXX may be set"""
-import os, random, re, shutil, subprocess, sys, time
+operator, a constant one off, a condition turned, a statement less; as many in each room. It meets the tests that enter
+its function (they are traced once, each test alone), those first that have seen the most here in the least time: o2's
+and the emulator's; if none sees it and it gives other object code, under sanitizers, in other tiers and in models.
+What lives and is not in mutants.txt (equal ones, with the reason) is a hole. OUTDIR/log keeps the verdicts: what was
+seen there is not judged again, what lived is where amp.h or a test has changed since.
+usage: mutants.py OUTDIR N SEED, in the repository's root; CC, CXX and CLANG may be set"""
+import collections, functools, hashlib, json, os, random, re, resource, shutil, signal, subprocess, sys, time
 
 out, count, seed = os.path.abspath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 source = os.path.join(out, 'source')
-cc, cxx = os.environ.get('CC', 'cc').split(), os.environ.get('CXX', 'c++').split()
 TESTS = ('recipes alloc policy vectors sparse scaler cache state optimizer report gemm fewer ranks bits numbers '
          'processors model').split()
-C = cc + '-std=c99 -O1 -w -I.'.split()
-EMULATED = cxx + ('-std=c++14 -O1 -w -ffp-contract=off -fno-strict-aliasing -I. -Itests -Itests/emu -Itests/emu/fake '
-                  '-include tests/emu/cuda_emu.h').split()
-OBJECTS = {'amp.h': (C + ['-c', 'tests/amp.c', '-o'], 'amp.o'),
-           'amp_kernels.cu': (EMULATED + ['-DAMPI_GRIDS', '-x', 'c++', '-c', 'amp_kernels.cu', '-o'], 'kernels.o')}
+PRODUCTS = 'gemm cache policy recipes state'.split()
+HALVED = 'gemm ranks fewer state numbers'.split()  # of these make test has the first half under sanitizers
+
+# The look of -O0 by clang takes a tenth of the time of cc -O1, which says whether the object code is the same.
+cc, cxx = os.environ.get('CC', 'cc').split(), os.environ.get('CXX', 'c++').split()
+clang = os.environ.get('CLANG', 'clang')
+quick = ([clang], [clang + '++']) if shutil.which(clang) and shutil.which(clang + '++') else (cc, cxx)
+C = '-std=c99 -w -I.'.split()
+EMULATED = ('-std=c++14 -w -ffp-contract=off -fno-strict-aliasing -I. -Itests -Itests/emu -Itests/emu/fake '
+            '-include tests/emu/cuda_emu.h -DAMPI_GRIDS -x c++').split()
+SANITIZE = '-g1 -fsanitize=address,undefined -fno-sanitize-recover=all'.split()
+TRACED = '-fsanitize-coverage=' + ('func,trace-pc' if quick[0] == [clang] else 'trace-pc')
+KINDS = {'plain': ['-O0'], 'model': ['-O0', '-DTEST_MODEL', '-Wno-psabi'], 'sanitize': ['-O0'] + SANITIZE,
+         'usual': ['-O1']}
+REACHED = 'conversions arithmetic formulas loops numbers gemm capability autocast session tiers products kernels ' \
+          'vectors processors'.split()  # rooms in which products differ between tiers
+KINDS.update({f'planted-{k}': v for k, v in KINDS.items()}, **{
+    f'trace-{k}': v + ['-g1', '-gdwarf-4', TRACED] for k, v in KINDS.items()})
+UNITS = {'cuda': 'tests/test_cuda.cpp', 'kernels': 'amp_kernels.cu', 'emu': 'tests/emu/cuda_emu.cpp',
+         'amp': 'tests/amp.c'}
+SUPPORT = {'cuda': ['cuda', 'kernels', 'emu', 'amp']}
+
 # What one operator becomes; a condition is turned as a whole.
 FAULTS = [(r' < ', (' <= ', ' > ')), (r' <= ', (' < ',)), (r' > ', (' >= ', ' < ')), (r' >= ', (' > ',)),
           (r' == ', (' != ',)), (r' != ', (' == ',)), (r' \+ ', (' - ',)), (r' - ', (' + ',)), (r' \* ', (' + ',)),
@@ -25,27 +43,61 @@ FAULTS = [(r' < ', (' <= ', ' > ')), (r' <= ', (' < ',)), (r' > ', (' >= ', ' < 
           (r'(?<![\w.])2(?![\w.])', ('1', '3')), (r'!(?=[\w(])', ('',)), (r'\bif \(', ('if (0 && ', 'if (1 || '))]
 STATEMENT = r'^\s+[\w\->.\[\]()*&]+\s*([+\-*|&]?=[^=].*|\(.*\)|\+\+);\s*$'
 ELSEWHERE = r'NEON|MSC_VER|aarch64|_WIN32|__CUDA|__clang__|__cplusplus|AMP_CBLAS|CUBLAS|i386|AMP_NO_'
+TRACE = r'''
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+extern const char __ehdr_start[];
+static char *entered;
+enum { ROOM = 1 << 24 };
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("MUTANTS_TRACE");
+    int file = path ? open(path, O_RDWR | O_CREAT, 0600) : -1;
+    if (file < 0 || ftruncate(file, ROOM)) return;
+    entered = (char *)mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (entered == (char *)MAP_FAILED) entered = NULL;
+}
+void __sanitizer_cov_trace_pc(void) {
+    const size_t at = (size_t)((const char *)__builtin_return_address(0) - __ehdr_start);
+    if (entered && at < ROOM) entered[at] = 1;
+}
+'''
+
+Fault = collections.namedtuple('Fault', 'id room file line change planted')
 
 
 def candidates(name):
-    """Lines of code, with their numbers: none of the public part, of other machines or of macros."""
+    """The faults of a file by room, one for each line of code, in an order that does not depend on other rooms. None
+    of the public part, of other machines or of macros."""
     lines = open(os.path.join(source, name)).read().split('\n')
     begin = next(i for i, line in enumerate(lines) if name != 'amp.h' or re.match(r'/\* [-=]+ >>core', line))
-    comment, away, found = False, [], []
+    comment, away, found, room, seen = False, [], {}, None, collections.Counter()
     for i, line in enumerate(lines):
+        banner = re.match(r'/\* -{9,} (?:>>(?:core|impl)  )?(.*?)\s*(\*/)?$', line)
+        if banner and i > begin: room = ('cuda: ' if name != 'amp.h' else '') + banner.group(1)
         if re.match(r'#\s*if', line): away.append(bool(re.search(ELSEWHERE, line)))
         elif re.match(r'#\s*(else|elif)', line) and away: away[-1] = bool(re.search('NEON|_WIN32', line))
         elif re.match(r'#\s*endif', line) and away: away.pop()
         opens = line.lstrip().startswith('/*')
-        if comment or opens: comment = '*/' not in line
-        elif i > begin and not any(away) and not line.startswith('#') and not line.endswith('\\') and \
-                '__asm__' not in line and 'ASSERT' not in line and not line.strip().startswith('X('): found.append(i)
-    return lines, found
+        if comment or opens:
+            comment = '*/' not in line
+            continue
+        if not room or any(away) or line.startswith('#') or line.endswith('\\') or '__asm__' in line or \
+                'ASSERT' in line or line.strip().startswith(('X(', '//')): continue
+        seen[room, line.strip()] += 1
+        key = f'{seed} {room} {line.strip()} {seen[room, line.strip()]}'
+        planted = fault(random.Random(key), line)
+        if planted is None: continue
+        name_of = hashlib.sha1(key.encode()).hexdigest()[:10]
+        change = f'{line.strip()} => {planted.strip()}'
+        found.setdefault(room, []).append(Fault(name_of, room, name, i + 1, change, planted))
+    return {room: sorted(faults) for room, faults in found.items()}
 
 
 def fault(rng, line):
     """The line with a fault, or None."""
-    code = re.sub(r'/\*.*?\*/|"(\\.|[^"\\])*"', lambda m: ' ' * len(m.group()), line)
+    code = re.sub(r'/\*.*?\*/|//.*|"(\\.|[^"\\])*"', lambda m: ' ' * len(m.group()), line)
     if rng.random() < 0.2 and re.match(STATEMENT, code): return re.sub(r'\S.*$', ';', line)
     sites = [(m, new) for old, news in FAULTS for m in re.finditer(old, code) for new in news]
     if not sites: return None
@@ -53,69 +105,311 @@ def fault(rng, line):
     return line[:m.start()] + new + line[m.end():]
 
 
-def run(command, seconds=600):
-    """Status and lines of failed tests."""
-    env = dict(os.environ, AMP_QUICK='1', TMPDIR=out)
+def quiet(command):
+    return subprocess.run(command, cwd=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def path(kind, name): return os.path.join(out, kind, name)
+
+
+def compiled(kind, name):
+    """DIR/NAME.o of amp, kernels, emu or a test as it reads now, or False."""
+    flags, (c, cpp) = KINDS[kind], (cc, cxx) if 'usual' in kind else quick
+    unit = UNITS.get(name, f'tests/test_{name}.c')
+    emulator = [x for x in EMULATED if not x.endswith('cuda_emu.h') and x != '-include'] + ['-O2']
+    if name == 'emu': command = cpp + emulator
+    else: command = (c + C if unit.endswith('.c') else cpp + EMULATED) + flags
+    return quiet(command + ['-c', unit, '-o', path(kind, name + '.o')])
+
+
+def linked(kind, name, into, fresh, more=()):
+    """Program of a test; objects in fresh are of the directory into, the others of kind."""
+    objects = [path(into if o in fresh else kind, o + '.o') for o in SUPPORT.get(name, [name, 'amp'])]
+    flags = SANITIZE if kind == 'sanitize' else []
+    program = path(into, name)
+    return program if quiet(quick[1] + flags + objects + list(more) + ['-o', program, '-lm', '-lpthread']) else None
+
+
+def run(program, test, env, cpu=None, clock=600):
+    """(passes, seconds of the processor, why not) of one test, which ends at its first failure."""
+    def limits():
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 32, 1 << 32))
+        if 'sanitize' not in program: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+        if cpu: resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 1))
+    before, why = resource.getrusage(resource.RUSAGE_CHILDREN), ''
+    child = subprocess.Popen([program] + (['--filter', test] if test else []), cwd=source, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, preexec_fn=limits, env=dict(os.environ, TMPDIR=out, **env))
+    def late(*_): raise TimeoutError
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(int(clock) + 1)
     try:
-        done = subprocess.run(command, cwd=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
-                              timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return 'no end', []
-    return done.returncode, [l for l in done.stdout.decode(errors='replace').split('\n') if l.startswith('FAIL')]
+        for line in child.stdout:
+            if line.startswith(b'FAIL'):
+                why = line.decode(errors='replace').strip()
+                break
+        else: child.wait()
+    except TimeoutError: why = 'no end'
+    signal.alarm(0)
+    try: os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError: pass
+    child.stdout.close()
+    status = child.wait()
+    if not why and status: why = f'status {status}'
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return not why, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, why
 
 
-def compiled(name):
-    """Object code of amp.h or the kernels, or None."""
-    command, file = OBJECTS[name]
-    if run(command + [file])[0] != 0: return None
-    return open(os.path.join(source, file), 'rb').read()
+class Suite:
+    """Programs of one kind with one environment; its tests, and which functions each of them enters."""
+
+    def __init__(self, name, kind, programs, env, ci=False, like=None):
+        self.name, self.kind, self.programs, self.env, self.ci, self.like = name, kind, programs, env, ci, like
+        self.tests = None
+
+    def traced(self):
+        """Tests, as [program, name, seconds, first lines of functions by file, of make ci only]; kept in OUTDIR."""
+        if self.tests is not None: return self.tests
+        if self.like: # sanitizers: the same tests enter the same functions, in more time
+            for o in self.programs + ['amp']: assert compiled(self.kind, o), (self.kind, o)
+            number = collections.Counter()
+            self.tests = []
+            for program, name, seconds, functions, _ in self.like.traced():
+                half = program in HALVED and number[program] % 2
+                number[program] += 1
+                self.tests.append([program, name, 6 * seconds, functions, bool(half)])
+            return self.tests
+        if self.like: # sanitizers: the same tests enter the same functions, in more time
+            for o in self.programs + ['amp']: assert compiled(self.kind, o), (self.kind, o)
+            number = collections.Counter()
+            self.tests = []
+            for program, name, seconds, functions, _ in self.like.traced():
+                half = program in HALVED and number[program] % 2
+                number[program] += 1
+                self.tests.append([program, name, 6 * seconds, functions, bool(half)])
+            return self.tests
+        cache = path('.', f'{self.name}.json')
+        if os.path.exists(cache):
+            self.tests = json.load(open(cache))
+            return self.tests
+        self.tests = [[program] + t + [self.ci] for program in self.programs for t in self.traces(program)]
+        return self.tests
+
+    def traces(self, program):
+        """Of each test of a program: name, seconds, first lines of the functions it enters, by file."""
+        cache, kind = path('.', f'{self.name}-{program}.json'), 'trace-' + self.kind
+        if os.path.exists(cache): return json.load(open(cache))
+        for k in kind, self.kind:
+            for o in SUPPORT.get(program, [program, 'amp']):
+                if not os.path.exists(path(k, o + '.o')): assert compiled(k, o), (k, o)
+        open(path(kind, 'trace.c'), 'w').write(TRACE)
+        assert quiet(quick[0] + ['-O1', '-c', path(kind, 'trace.c'), '-o', path(kind, 'trace.o')])
+        assert linked(self.kind, program, self.kind, ())
+        exe, trace = linked(kind, program, kind, (), [path(kind, 'trace.o')]), path(kind, program + '.entered')
+        code, tests = open(os.path.join(source, UNITS.get(program, f'tests/test_{program}.c'))).read(), []
+        for name in re.findall(r'^ +RUN\w*\((\w+)\)', code, re.M):
+            if os.path.exists(trace): os.remove(trace)
+            passes, seconds, why = run(exe, name, dict(self.env, MUTANTS_TRACE=trace))
+            if passes and os.path.exists(trace):
+                tests.append([name, seconds, [m.start() for m in re.finditer(b'\1', open(trace, 'rb').read())]])
+            elif ' ran' not in why and 'skipped' not in why:
+                print(f'# fails without a fault, left out: {self.name}/{program}/{name}: {why}', flush=True)
+        addresses, where = sorted({a for t in tests for a in t[2]}), {}
+        told = subprocess.run(['addr2line', '-e', exe] + [hex(a) for a in addresses], stdout=subprocess.PIPE)
+        for a, line in zip(addresses, told.stdout.decode().split('\n')):
+            m = re.search(r'/(amp\.h|amp_kernels\.cu):(\d+)', line)
+            if m: where[a] = m.groups()
+        for t in tests:
+            functions = {}
+            for file, line in {where[a] for a in t[2] if a in where}: functions.setdefault(file, []).append(int(line))
+            t[2] = functions
+        json.dump(tests, open(cache, 'w'))
+        return tests
 
 
-def tested(test, seconds=600):
-    link = cxx + ['cuda.o', 'kernels.o', 'emu.o', 'amp.o', '-o', 'cuda', '-lm'] if test == 'cuda' else \
-        cc + [test + '.o', 'amp.o', '-o', test, '-lm', '-lpthread']
-    return run(link) if run(link)[0] != 0 else run(['./' + test], seconds)
+FIRST = [Suite('o2', 'plain', TESTS, {'AMP_QUICK': '1'}), Suite('cuda', 'plain', ['cuda'], {'AMP_QUICK': '1'})]
+SANITIZED = Suite('sanitize', 'sanitize', TESTS, {'AMP_QUICK': '1'}, like=FIRST[0])
+TIERS = [Suite('tier-' + t, 'plain', PRODUCTS, {'AMP_QUICK': '2', 'AMP_TEST_TIER': t})
+         for t in ('c', 'avx2', 'avx512', 'pairs')] + \
+        [Suite('model-' + t, 'model', PRODUCTS + ['tiles', 'processors'] * (t == 'amx'),
+              {'AMP_QUICK': '2', 'AMP_TEST_TIER': t}, t == 'neon_bf16') for t in ('amx', 'pairs', 'neon_bf16')]
+kills, tries, usual = collections.Counter(), collections.Counter(), {}
+
+
+@functools.lru_cache(None)
+def text_of(file):
+    """Lines of a file; of each the last '}' in column 0, and the last line there that begins something."""
+    lines, ended, above, head = originals[file].split('\n'), [], 0, 0
+    heads = []
+    for i, line in enumerate(lines):
+        if re.match(r'[}\w#]', line): head = i + 1
+        if line[:1] == '}': above = i + 1
+        ended.append(above)
+        heads.append(head)
+    return lines, ended, heads
+
+
+def plant(f):
+    """Write the fault; with None in place of it, the files as they were."""
+    for file, text in originals.items():
+        lines = text_of(file)[0]
+        if f and file == f.file: text = '\n'.join(lines[:f.line - 1] + [f.planted] + lines[f.line:])
+        open(os.path.join(source, file), 'w').write(text)
+
+
+def functions_of(file, line, starts, met):
+    """First lines of the functions, of those entered, that a line is in; if it is in a table, a type, a macro or a
+    function that is always inline, of those that use its names."""
+    lines, ended, heads = text_of(file)
+    above, ended = heads[line - 1], ended[line - 1]
+    start, head = max((s for n, s in starts if n == file and s <= line), default=0), lines[above - 1]
+    macro = re.match(r'#\s*define (\w+)', head) if above == line or lines[line - 2].endswith('\\') else None
+    if start > ended and not macro: return {(file, start)}
+    own = re.search(r'struct (\w+)', head) or (re.search(r'AMPI_\((\w+)\)\(|(\w+)\(', head.split('=')[0]))
+    names = {macro.group(1)} if macro else {own.group(1) or own.group(own.lastindex)} if own else set(
+        re.findall(r'(\w+)(?:\[[^\]]*\])*\s*=', head + ' ' + lines[line - 1]) +
+        re.findall(r'(\w+)[;,]', lines[line - 1] if re.match('(typedef )?enum', head) else ''))
+    names -= met
+    met |= names
+    return set().union(*(functions_of(other, i, starts, met) for name in names for other, i in users_of(name)
+                         if (other, i) != (file, line)))
+
+
+@functools.lru_cache(None)
+def users_of(name):
+    return [(file, i + 1) for file in originals for i, line in enumerate(text_of(file)[0])
+            if name in line and re.search(rf'\b{name}\b', line)]
+
+
+def entering(suites, f):
+    """(suite, test) of those that enter a function that the fault is in."""
+    for suite in suites:
+        tests = suite.traced()
+        found = functions_of(f.file, f.line, {(file, l) for t in tests for file in t[3] for l in t[3][file]}, set())
+        for t in tests:
+            if any(l in t[3].get(file, ()) for file, l in found) or not found and f.file != 'amp.h': yield suite, t
+
+
+def built(suite, program, f, objects):
+    """Program with the fault, linked with those of its objects that have it; None if one does not compile."""
+    core, into = f.file == 'amp.h' and f.line < implementation, 'planted-' + suite.kind
+    changed = [o for o in SUPPORT.get(program, [program, 'amp']) if o != 'emu' and
+               (core and o in including or o == ('amp' if f.file == 'amp.h' else 'kernels'))]
+    for o in changed:
+        if (into, o) not in objects: objects[into, o] = compiled(into, o)
+    return linked(suite.kind, program, into, changed) if all(objects[into, o] for o in changed) else None
+
+
+def seen(suites, f, objects):
+    """The first test that sees the fault, as (name, of make ci only), or None."""
+    def worth(pair):
+        suite, (program, name, seconds, _, ci) = pair
+        key = f.room, suite.kind, program, name
+        return ci, -(kills[key] + 0.3) / (tries[key] + 1) / (seconds + 0.03)
+    programs = {}
+    for suite, (program, name, seconds, _, ci) in sorted(entering(suites, f), key=worth):
+        key, limits = (f.room, suite.kind, program, name), (3 + 8 * seconds, 60 + 40 * seconds)
+        if key[1:3] not in programs: programs[key[1:3]] = built(suite, program, f, objects)
+        if not programs[key[1:3]]: continue
+        tries[key] += 1
+        if run(programs[key[1:3]], name, suite.env, *limits)[0]: continue
+        if suite.like and key[1:] not in usual:  # it must pass without the fault, too
+            usual[key[1:]] = run(linked(suite.kind, program, suite.kind, ()), name, suite.env, *limits)[0]
+        if not usual.get(key[1:], True): continue
+        kills[key] += 1
+        return f'{suite.name}/{program}/{name}', ci
+    return None
+
+
+def same(f):
+    """Does it compile to the same object code? Of the core, in amp.o and in the kernels."""
+    for o in ['amp'] * (f.file == 'amp.h') + ['kernels'] * (f.file != 'amp.h' or f.line < implementation):
+        if not os.path.exists(path('usual', o + '.o')):
+            plant(None)
+            assert compiled('usual', o)
+            plant(f)
+        if not compiled('planted-usual', o): return True
+        a, b = (open(path(k, o + '.o'), 'rb').read() for k in ('usual', 'planted-usual'))
+        if a != b: return False
+    return True
+
+
+def judged(f, equal):
+    """(verdict, who saw it)"""
+    first = 'amp' if f.file == 'amp.h' else 'kernels'
+    plant(f)
+    try:
+        objects = {('planted-plain', first): compiled('planted-plain', first)}
+        if not objects['planted-plain', first]: return 'dropped', 'does not compile'
+        killer = seen(FIRST if f.file == 'amp.h' else FIRST[1:], f, objects)
+        if killer: return 'seen', killer[0]
+        if same(f): return 'dropped', 'the same object code'
+        if f.change in equal: return 'equal', ''
+        killer = seen([SANITIZED] + TIERS * (f.room in REACHED), f, objects) if f.file == 'amp.h' else None
+        return ('seen-ci' if killer[1] else 'seen', killer[0]) if killer else ('LIVES', '')
+    finally: plant(None)
 
 
 def main():
-    shutil.rmtree(out, ignore_errors=True)
-    os.makedirs(source)
-    for name in ('amp.h', 'amp_kernels.cu', 'tests', 'examples'):
-        (shutil.copytree if os.path.isdir(name) else shutil.copy)(name, os.path.join(source, name))
+    global originals, implementation, including
+    names = ('amp.h', 'amp_kernels.cu', 'tests', 'examples')
+    files = [os.path.join(at, n) for top in names for at, _, inside in
+             (os.walk(top) if os.path.isdir(top) else [('.', 0, [top])]) for n in inside]
+    files = [n for n in sorted(files) if not n.endswith(('.py', '.pyc', '.txt', '.md'))]
+    digest = hashlib.sha1(b''.join(open(n, 'rb').read() for n in files)).hexdigest()[:10]
+    if not os.path.exists(path('.', digest)):
+        for name in os.listdir(out) if os.path.isdir(out) else ():
+            if name != 'log': (shutil.rmtree if os.path.isdir(path('.', name)) else os.remove)(path('.', name))
+        os.makedirs(source)
+        for name in names:
+            (shutil.copytree if os.path.isdir(name) else shutil.copy)(name, os.path.join(source, name))
+        open(path('.', digest), 'w').close()
+    originals = {n: open(n).read() for n in ('amp.h', 'amp_kernels.cu')}
+    plant(None)
+    implementation = 1 + next(i for i, l in enumerate(originals['amp.h'].split('\n')) if re.match(r'/\* -+ >>impl', l))
+    including = {'cuda', 'kernels', 'amp'} | {
+        t for t in TESTS + ['tiles'] if '\n#define AMP_KERNELS' in open(f'tests/test_{t}.c').read()}
+    for k in KINDS: os.makedirs(path(k, ''), exist_ok=True)
+    for suite in FIRST: suite.traced()
     equal = {line.split('  # ')[0].strip() for line in open('tests/mutants.txt') if '  # ' in line}
-    for test in TESTS: run(C + ['-c', f'tests/test_{test}.c', '-o', test + '.o'])
-    run(EMULATED + ['-c', 'tests/test_cuda.cpp', '-o', 'cuda.o'])
-    run(cxx + ['-std=c++14', '-O2', '-w', '-I.', '-Itests/emu', '-Itests/emu/fake', '-c', 'tests/emu/cuda_emu.cpp',
-               '-o', 'emu.o'])
-    plain = {name: compiled(name) for name in OBJECTS}
-    usual, took = {}, {}
-    for test in TESTS + ['cuda']:
-        began = time.time()
-        usual[test] = tested(test)
-        took[test] = time.time() - began
-    print('# without a fault:', {t: r for t, r in usual.items() if r != (0, [])} or 'all pass', flush=True)
-    rng, files = random.Random(seed), {name: candidates(name) for name in OBJECTS}
-    places = [(name, i) for name in OBJECTS for i in files[name][1]]
-    dead = same = lives = 0
-    while dead + same + lives < count:
-        name, i = rng.choice(places)
-        lines = files[name][0]
-        planted = fault(rng, lines[i])
-        if planted is None: continue
-        path = os.path.join(source, name)
-        open(path, 'w').write('\n'.join(lines[:i] + [planted] + lines[i + 1:]))
-        code = compiled(name)
-        open(path, 'w').write('\n'.join(lines))
-        if code is None or code == plain[name]: continue
-        tests = sorted(TESTS, key=took.get) + ['cuda'] if name == 'amp.h' else ['cuda']
-        killer = next((t for t in tests if tested(t, 30 + 10 * took[t]) != usual[t]), None)
-        change = f'{lines[i].strip()} => {planted.strip()}'
-        verdict = killer or ('equal' if change in equal else 'LIVES')
-        dead, same, lives = dead + bool(killer), same + (verdict == 'equal'), lives + (verdict == 'LIVES')
-        print(f'{verdict:10} {name}:{i + 1}: {change}', flush=True)
-        open(os.path.join(source, OBJECTS[name][1]), 'wb').write(plain[name])
-    print(f'{dead} seen, {same} equal, {lives} live of {count}: {100.0 * lives / max(1, dead + lives):.1f} %')
-    return lives > 0.12 * count
+
+    told = {}
+    if os.path.exists(path('.', 'log')):
+        for line in open(path('.', 'log')):
+            part = line.rstrip('\n').split('  ')
+            if len(part) < 6: continue
+            if part[1] not in ('LIVES', 'equal') or part[2] == digest: told[part[0]] = part[1]
+            if part[1].startswith('seen'):
+                suite, program, test = part[4].split('/')
+                kills[part[5], 'plain', program, test] += 1
+                tries[part[5], 'plain', program, test] += 1
+    rooms = {}
+    for name in ('amp.h', 'amp_kernels.cu'):
+        for room, faults in candidates(name).items(): rooms.setdefault(room, []).extend(faults)
+    order = [f for i in range(max(map(len, rooms.values()))) for r in rooms for f in rooms[r][i:i + 1]]
+    table, log = collections.Counter(), open(path('.', 'log'), 'a')
+    for f in order:
+        if sum(n for (_, v), n in table.items() if v != 'dropped') >= count: break
+        verdict = told.get(f.id)
+        if verdict == 'LIVES' and f.change in equal: verdict = 'equal'
+        if not verdict:
+            began = time.time()
+            verdict, who = judged(f, equal)
+            spent = f'{time.time() - began:.1f}'
+            line = '  '.join((f.id, verdict, digest, spent, who, f.room, f'{f.file}:{f.line}: {f.change}'))
+            print(line, file=log, flush=True)
+            if verdict == 'LIVES': print(line, flush=True)
+        table[f.room, verdict] += 1
+    verdicts = ['dropped', 'seen', 'seen-ci', 'equal', 'LIVES']
+    print(f'{"room":32}' + ''.join(f'{v:>9}' for v in verdicts))
+    for room in list(rooms) + ['all']:
+        row = [sum(n for (r, w), n in table.items() if w == v and room in (r, 'all')) for v in verdicts]
+        if any(row): print(f'{room:32}' + ''.join(f'{n:9}' for n in row))
+    planted = max(1, sum(row[1:]))
+    print(f'of {planted} planted: {100 * row[3] / planted:.1f} % equal, {100 * (row[2] + row[4]) / planted:.1f} % live '
+          f'after make test, {100 * row[4] / planted:.1f} % after what of make ci was run')
+    return row[4] > 0.04 * planted
 
 
 if __name__ == '__main__': sys.exit(main())
