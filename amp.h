@@ -117,8 +117,8 @@
    While amp.h computes, rounding is to nearest, subnormals count and floating-point traps are
    masked; your settings return with the call (x86 with SSE, AArch64, ARM from version 7 on by gcc
    and clang, x86-64 by MSVC). On 32-bit x86 a float that a function returns is no signaling NaN;
-   without -mfpmath=sse only array casts and checks are exact. clang 14 for AArch64 has no guard
-   against -Ofast, and warns.
+   without -mfpmath=sse only array casts and checks are exact. clang has no guard against -Ofast
+   on 32-bit ARM, nor clang 14 on AArch64, where it warns.
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
@@ -290,9 +290,9 @@
               Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an
               AMP_POLICY of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where
               ranks meet; a step or a refresh that is refused to shards is refused to ranks without
-              elements, too; programs with _POSIX_C_SOURCE below 200112 and clang; the bits of a
-              step on 32-bit ARM in an -Ofast link. Examples say why a disk takes no state, and
-              report.c then leaves the older page.
+              elements, too; programs with _POSIX_C_SOURCE below 200112 and clang; on 32-bit ARM the
+              bits of a step in an -Ofast link, and warnings of clang. Examples say why a disk takes
+              no state, and report.c then leaves the older page.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
@@ -1713,6 +1713,9 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")      \
     _Pragma("nv_diagnostic pop")
 #define AMPI_STRICT_END _Pragma("GCC pop_options")
+#elif defined(__clang__) && defined(__arm__) /* where clang has no float_control */
+#define AMPI_STRICT_BEGIN _Pragma("clang fp contract(off)")
+#define AMPI_STRICT_END   _Pragma("clang fp contract(on)")
 #elif defined(__clang__)
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("float_control(push)") _Pragma("float_control(precise, on)")                      \

@@ -69,6 +69,7 @@ tests i386 '' "gcc $i386" 1
 tests armhf qemu-arm 'arm-linux-gnueabihf-gcc -static' 2
 all=bits # an -Ofast link flushes subnormals; NEON of ARMv7 always does
 tests armhf-Ofast qemu-arm 'arm-linux-gnueabihf-gcc -static -mfpu=neon' 2 -Ofast
+tests armhf-clang qemu-arm 'clang --target=arm-linux-gnueabihf -static' 2 -O2
 for compiler in gcc gcc-13 gcc-14 gcc-15 clang clang-14 clang-16 clang-19 tcc; do
     have $compiler || continue
     writes $compiler '' $compiler
@@ -76,6 +77,7 @@ done
 writes musl '' 'musl-gcc'
 writes i386 '' "gcc $i386"
 writes armhf qemu-arm 'arm-linux-gnueabihf-gcc -static'
+writes armhf-clang qemu-arm 'clang --target=arm-linux-gnueabihf -static'
 writes aarch64 qemu-aarch64 'aarch64-linux-gnu-gcc -static'
 writes s390x qemu-s390x 's390x-linux-gnu-gcc -static'
 writes mingw "$WINE" x86_64-w64-mingw32-gcc

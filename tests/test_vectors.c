@@ -16,7 +16,9 @@
 
 /* What follows computes what a scaler should give, so no fast-math here; it runs in FP_IEEE. */
 #if defined(__clang__)
+#ifndef __arm__
 #pragma float_control(precise, on)
+#endif
 #pragma clang fp contract(off)
 #elif defined(__GNUC__) && !defined(__TINYC__)
 #pragma GCC optimize("no-fast-math,fp-contract=off")
