@@ -2755,6 +2755,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         buffer       z = matrix(1, elements[2], 0, c_type, NORMAL, r);
         const amp_dtype w_type = r.one_in(3) ? (amp_dtype)r.below(3) : (amp_dtype)c_type;
         buffer       w = matrix(1, elements[3], 0, w_type, NORMAL, r);
+        const size_t from = r.below(2) * size_of(w_type); /* of which Lt cannot be told */
         buffer      *all[4]   = {&x, &y, &z, &w};
         const int    types[4] = {type, type, c_type, w_type};
         for (int b = 0; b < 4; b++) {
@@ -2773,17 +2774,17 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         emu_lt              = two;
 #endif
         const bool    product = m && n && k;
-        const bool    lt      = product && !two && (!has_bias || (w_type == c_type && (uintptr_t)w.device % 16 == 0));
+        const bool    lt      = product && !two && (!has_bias || (w_type == c_type && (uintptr_t)(w.device + from) % 16 == 0));
         const bool    no_room = m && n && given <= needed && c_type != AMP_F32; /* fp32 sums */
         g.a = x.device + odd, g.b = y.device + odd, g.c = z.device;
-        g.bias = has_bias ? w.device : NULL, g.bias_type = w_type, g.relu = relu;
+        g.bias = has_bias ? w.device + from : NULL, g.bias_type = w_type, g.relu = relu;
         const amp_result told    = amp_gemm_ex(&backend, &g);
         const bool       refused = told == AMP_ERROR_WORKSPACE;
         if (EMULATED) CHECK_EQ_INT(refused, no_room && !lt);
         else CHECK(no_room || !refused); /* what cublasLt takes is its own affair */
         if (!refused) OK(told);
         g.a = x.host + odd, g.b = y.host + odd, g.c = z.host;
-        g.bias = has_bias ? w.host : NULL;
+        g.bias = has_bias ? w.host + from : NULL;
         if (!refused) OK(amp_gemm_ex(NULL, &g));
         CUDA(cudaStreamSynchronize(main_stream));
         same_buffer("C", &z, c_type, false);

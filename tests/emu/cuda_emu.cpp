@@ -1933,8 +1933,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t light, cublasLtMatmulDesc_t produ
     if (algo != NULL) memcpy(&wish, algo, sizeof wish);
     if ((uintptr_t)a % wish.word[3] || (uintptr_t)b % wish.word[4] ||
         (uintptr_t)c % wish.word[5] || (uintptr_t)d % wish.word[6] || bytes > wish.word[0] ||
-        (uintptr_t)workspace % 256 || (uintptr_t)p.bias % 16)
+        (uintptr_t)workspace % 256)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if ((uintptr_t)p.bias % 16) return CUBLAS_STATUS_EXECUTION_FAILED; /* of which nobody tells it */
     g.reductions = (uint32_t)wish.word[2];
     g.name   = "cublasLtMatmul";
     g.transa = (cublasOperation_t)p.transa, g.transb = (cublasOperation_t)p.transb;
