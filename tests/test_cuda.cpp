@@ -2619,6 +2619,29 @@ static buffer matrix(size_t rows, size_t cols, size_t ld, int type, int pattern,
     return b;
 }
 
+TEST(cast_rows, "a cast of rows that lie apart, of short ones too, writes these rows and nothing else") {
+    static const size_t widths[] = {1, 7, 100, 2047, 2048, 5000};
+    dice                r(31);
+    amp_backend         backend;
+    OK(amp_cuda_backend(&backend, main_stream, NULL));
+    for (size_t k = 0; k < COUNT_OF(widths); k++)
+        for (size_t rows = 1; rows < 100; rows = 6 * rows + 1) {
+            const size_t cols = widths[k], from = cols + r.below(3), to = cols + r.below(3);
+            buffer       x    = matrix(rows, cols, from, AMP_F32, NORMAL, r);
+            buffer       y    = matrix(rows + 40, cols, to, AMP_BF16, NORMAL, r);
+            for (size_t i = 0; i < rows * cols; i++)
+                ampi_store(y.host, AMP_BF16, i / cols * to + i % cols,
+                           ampi_load_u32(x.host, i / cols * from + i % cols));
+            in_grids((int)r.below(3), 0);
+            OK(backend.functions->cast_rows_fn(&backend, y.device, AMP_BF16, to, x.device, AMP_F32, from, rows, cols));
+            CUDA(cudaStreamSynchronize(main_stream));
+            same_buffer("rows", &y, AMP_BF16, false);
+            drop(&x);
+            drop(&y);
+        }
+    in_grids(0, 0);
+}
+
 TEST(gemm, "amp_gemm on cuBLAS agrees with double precision: transposes, types, paddings, alpha, "
            "beta; in a graph too; cuBLAS is asked for fp32 sums") {
     enum { WORKSPACE = 1 << 20 };
@@ -4005,6 +4028,7 @@ int main(int argc, char **argv) {
     RUN(carry);
     RUN(refresh);
     RUN(casts);
+    RUN(cast_rows);
     RUN(every_float);
     RUN(scaler_twins);
     RUN(bf16_in_place);
