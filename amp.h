@@ -290,9 +290,10 @@
               Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an
               AMP_POLICY of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where
               ranks meet; a step or a refresh that is refused to shards is refused to ranks without
-              elements, too; programs with _POSIX_C_SOURCE below 200112 and clang; on 32-bit ARM the
-              bits of a step in an -Ofast link, and warnings of clang. Examples say why a disk takes
-              no state, and report.c then leaves the older page.
+              elements, too; desc.problem tells an index of no tensor (amp_optimizer_accumulate
+              left an older text there); programs with _POSIX_C_SOURCE below 200112 and clang; on
+              32-bit ARM the bits of a step in an -Ofast link, and warnings of clang. Examples say
+              why a disk takes no state, and report.c then leaves the older page.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
@@ -385,8 +386,8 @@ typedef enum amp_result {
 } amp_result;
 
 /* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours. A call that returns an error writes
-   there what was wrong (field, value, bounds; tensor; missing call), others empty it. It must
-   outlive the object; one thread. */
+   there what was wrong (field, value, bounds; tensor; missing call), if its result does not say
+   all; others empty it. It must outlive the object; one thread. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A sentence for a result, never NULL; the version that is linked, "0.7.0". */
@@ -4369,7 +4370,9 @@ static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
 /* Is there an optimizer, and in it a tensor i? */
 static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i) {
     if (opt && !opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    return ampi_tensor(opt, i) ? AMP_OK : AMP_ERROR_INVALID_ARGUMENT;
+    if (ampi_tensor(opt, i)) return AMP_OK;
+    if (opt) ampi_tell(ampi_blank(opt->desc.problem), "there is no tensor %g", (double)i);
+    return AMP_ERROR_INVALID_ARGUMENT;
 }
 
 /* An error message about a tensor begins. */
@@ -5123,7 +5126,6 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
 }
 
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad) {
-    if (opt && opt->initialized) ampi_blank(opt->desc.problem);
     AMPI_TRY(ampi_tensor_ready(opt, i));
     return ampi_rebind(opt, (size_t)i, 1, weight ? &weight : NULL, &grad);
 }

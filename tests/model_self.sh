@@ -1,5 +1,5 @@
-# Does test_model.c see faults of amp.h? Those that 0.4.0 to 0.7.0 mended, and their likes, are planted in a
-# copy, one at a time, and its sequences must find each: most are found among the first thousand.
+# Does test_model.c see faults of amp.h? Those that 0.4.0 to 0.7.0 mended, and their likes, are
+# planted in a copy, one at a time, and its sequences must find each.
 # And what MemorySanitizer and ThreadSanitizer say of its sequences.
 # usage: [CC=COMPILER] [CLANG=COMPILER] model_self.sh OUTDIR, in the repository's root
 suite=model_self out=${1:?usage: model_self.sh OUTDIR}
@@ -32,8 +32,8 @@ $3
 sanitized() {
     if ! works "$2" "$3"; then skip "$1" "$2 has none"; return; fi
     try "$1 sees nothing" sh -c "$2 -std=c99 -O1 -g1 $3 -fno-sanitize-recover=all -I. '$out/amp.c' \
-        tests/test_model.c -o '$out/$1' -lm -pthread && '$out/$1' 1 2000 && '$out/$1' 1 50 allocations &&
-        '$out/$1' 1 50 reads && '$out/$1' 1 50 sums"
+        tests/test_model.c -o '$out/$1' -lm -pthread && '$out/$1' 1 2000 &&
+        '$out/$1' 1 50 allocations && '$out/$1' 1 50 reads && '$out/$1' 1 50 sums"
 }
 cp amp.h "$out/amp.h"
 sanitized memory "${CLANG:-clang}" '-fsanitize=memory -DAMP_NO_VECTORS -DTEST_RAW'
@@ -44,98 +44,142 @@ finds > "$out/log" 2>&1
 check 'without a fault nothing is found' $?
 
 # Shards, ranks
-fault 'all frozen: a rank without elements goes on, and waits' ampi_can_step 's/if \(opt->ranks.count && \(!weights .*/if (opt->ranks.count \&\& (!opt->plan->num_weights || learns)) return AMP_OK;/'
-fault 'a refresh is refused to ranks with elements alone' amp_optimizer_refresh 's/t->n && !s->weight/s->n \&\& !s->weight/'
+fault 'all frozen: a rank without elements goes on, and waits' ampi_can_step \
+    's/if \(opt->ranks.count && \(!weights/if (opt->ranks.count \&\& (!opt->plan->num_weights/'
+fault 'a refresh is refused to ranks with elements alone' amp_optimizer_refresh \
+    's/t->n && !s->weight/s->n \&\& !s->weight/'
 fault 'a load leaves what was accumulated' ampi_load_all 's/if \(opt->ranks.count\)/if (0)/'
 fault 'shards can be rebound' ampi_can_bind 's/\{opt->ranks.count, /{0, /'
 fault 'a second accumulate joins the tree of the first' ampi_add_tree 's/if \(!run\)/if (1)/'
 fault 'an odd number is added as a tree, too' amp_optimizer_accumulate 's/run % 2 == 0/run > 1/'
-fault 'a set that is saved again in its step takes its own names' ampi_agree_set 's/old->edition \+ 1 : 0/old->edition : 0/'
+fault 'a set that is saved again in its step takes its own names' ampi_agree_set \
+    's/old->edition \+ 1 : 0/old->edition : 0/'
 fault 'the largest magnitude of one rank counts' ampi_decide 's/s, c->flags\[1\], inv/s, 0u, inv/'
-fault 'a rank that fails in prepare tells nobody' amp_optimizer_prepare 's/if \(opt->ranks.count && opt->ranks.sum_fn\)/if (result == AMP_OK \&\& opt->ranks.count \&\& opt->ranks.sum_fn)/'
-fault 'an overflow of another rank does not skip' ampi_decide 's/c->flags\[0\] != 0u, skips/c->flags[0] == 1u, skips/'
-fault 'an error of sum_fn is lost' ampi_check_all 's/AMPI_TRY\(opt->ranks.sum_fn\(/(void)(opt->ranks.sum_fn(/'
+fault 'a rank that fails in prepare tells nobody' amp_optimizer_prepare \
+    's/if \(opt->ranks.count && opt->ranks.sum_fn/if (result == AMP_OK \&\& opt->ranks.sum_fn/'
+fault 'an overflow of another rank does not skip' ampi_decide \
+    's/c->flags\[0\] != 0u, skips/c->flags[0] == 1u, skips/'
+fault 'an error of sum_fn is lost' ampi_check_all \
+    's/AMPI_TRY\(opt->ranks.sum_fn\(/(void)(opt->ranks.sum_fn(/'
 # Rows
-fault 'a row that is not there is no skip where the scaler is disabled' ampi_decide 's/disabled \? \(c->flags\[0\] & AMPI_BAD_ROW\) != 0u/disabled ? 0u/'
+fault 'a row that is not there is no skip where the scaler is disabled' ampi_decide \
+    's/disabled \? \(c->flags\[0\] & AMPI_BAD_ROW\) != 0u/disabled ? 0u/'
 fault 'more rows than max_rows are taken' ampi_sum_rows 's/s->early   = .*/s->early = 0;/'
 fault 'a segment of a row has 65 entries' ampi_sum_row 's/k < AMPI_SEGMENT/k < AMPI_SEGMENT + 1/'
-fault 'the first bad row is the last' ampi_sum_rows 's/if \(s->rows\[i\] >= s->table\)/if (!s->early \&\& s->rows[i] >= s->table)/'
+fault 'the first bad row is the last' ampi_sum_rows \
+    's/if \(s->rows\[i\] >= s->table\)/if (!s->early \&\& s->rows[i] >= s->table)/'
 fault 'a weight decay of 0 is the optimizer'"'"'s in rows' ampi_append 's/ && !tensor->rows//'
-fault 'zero_grad leaves the count of rows' ampi_cpu_update 's/if \(ends && plan->zero_grad && slot->sparse\) .*/if (0) {}/'
+fault 'zero_grad leaves the count of rows' ampi_cpu_update \
+    's/if \(ends && plan->zero_grad && slot->sparse\) .*/if (0) {}/'
 fault 'AMP_NO_GRAD leaves rows' ampi_given 's/slot->values \? /1 ? /'
 # Storage
 fault 'a storage whose model is the weight is taken' ampi_storage_check 's/same \? AMP_F32 : //'
-fault 'keep_fp32 takes no moments of a storage of its own' ampi_storage_of 's/t->keep_fp32 && !own/t->keep_fp32/'
-fault 'weights that rebind brought before a load are there after it' ampi_load_all 's/slot->weight = NULL;.*//'
+fault 'keep_fp32 takes no moments of a storage of its own' ampi_storage_of \
+    's/t->keep_fp32 && !own/t->keep_fp32/'
+fault 'weights that rebind brought before a load are there after it' ampi_load_all \
+    's/slot->weight = NULL;.*//'
 fault 'the seed is not saved' ampi_save_begin 's/if \(opt->plan->stochastic\)/if (0)/'
 fault 'scales of groups are not saved' ampi_walk_arrays 's/k < sizeof all/k + 2 < sizeof all/'
 # Files
-fault 'nesterov is not loaded' ampi_keep_own 's/c->seen_updates = 0;/c->seen_updates = 0, c->nesterov = l->own.control.nesterov;/'
+fault 'nesterov is not loaded' ampi_keep_own \
+    's/c->seen_updates = 0;/c->seen_updates = 0, c->nesterov = l->own.control.nesterov;/'
 fault 'skips in a row are lost' ampi_walk_later 's/AMPI_NUMBER\(a, c->skipped_in_a_row\);//'
-fault 'a learning rate of its own is lost' ampi_keep_own 's/if \(!state->has_lr\) state->has_lr = .*//'
+fault 'a learning rate of its own is lost' ampi_keep_own \
+    's/if \(!state->has_lr\) state->has_lr = .*//'
 fault 'a learning rate in the file is not taken' ampi_load_all 's/plan->has_lr = .*/(void)0;/'
 fault 'lr_scale is not loaded' ampi_load_all 's/AMPI_TRY\(ampi_send\(b, &there->lr_scale.*//'
 fault 'weight_decay is not loaded' ampi_walk_tensor 's/slot->weight_decay = weight_decay;//'
-fault 'the moments are not loaded' ampi_walk_section 's/if \(from < to\)/if (from < to \&\& !(a->walk == AMPI_LOAD \&\& s->x != slot->master.data))/'
-fault 'models are not written after a load' ampi_load_all 's/AMPI_TRY\(ampi_write_models\(opt\)\);//'
+fault 'the moments are not loaded' ampi_walk_section \
+    's/if \(from < to\)/if (from < to \&\& !(a->walk == AMPI_LOAD \&\& s->x != slot->master.data))/'
+fault 'models are not written after a load' ampi_load_all \
+    's/AMPI_TRY\(ampi_write_models\(opt\)\);//'
 fault 'a file of a disabled scaler disables' ampi_keep_own 's/if \(ours == theirs\)/if (!ours)/'
 fault 'a changed body is loaded' ampi_read_body 's/return fits && .*/return AMP_OK;/'
-fault 'a changed header is loaded' ampi_read_header 's/if \(ampi_get_le\(header \+ 24\) != .*/if (0) return AMP_ERROR_CORRUPT;/'
+fault 'a changed header is loaded' ampi_read_header \
+    's/if \(ampi_get_le\(header \+ 24\) != .*/if (0) return AMP_ERROR_CORRUPT;/'
 fault 'names are not compared' ampi_name 's/\(rest && memcmp.*/0))/'
-fault 'formats of masters are not compared' ampi_walk_storage 's/else if \(z != masters && /else if (0 \&\& /'
-fault 'the kind is not compared' ampi_walk_state 's/ampi_same\(a, \(uint64_t\)opt->desc.kind, "desc.kind"\);/{ uint64_t x = (uint64_t)opt->desc.kind; AMPI_NUMBER(a, x); }/'
-fault 'a load that fails leaks' ampi_load_end 's/for \(k = 0; k < l->num; k\+\+\)/for (k = 0; k < l->num \&\& result == AMP_OK; k++)/'
-fault 'a save that fails leaks' ampi_save 's/ampi_release\(&opt->desc.allocator, a->bytes\);/if (a->result == AMP_OK) ampi_release(\&opt->desc.allocator, a->bytes);/'
+fault 'formats of masters are not compared' ampi_walk_storage \
+    's/else if \(z != masters && /else if (0 \&\& /'
+fault 'the kind is not compared' ampi_walk_state \
+    's/ampi_same\(a, .*"desc.kind"\);/{ uint64_t x = opt->desc.kind; AMPI_NUMBER(a, x); }/'
+fault 'a load that fails leaks' ampi_load_end \
+    's/for \(k = 0; k < l->num; k\+\+\)/for (k = 0; k < l->num \&\& result == AMP_OK; k++)/'
+fault 'a save that fails leaks' ampi_save \
+    's/ampi_release\(/if (a->result == AMP_OK) ampi_release(/'
 fault 'an error of write_fn is lost' ampi_flush 's/a->result = AMP_ERROR_WRITE;/(void)0;/'
 fault 'a report is not saved' ampi_save_begin 's/if \(opt->plan->record\)/if (0)/'
 fault 'a load in an open step' ampi_read_state 's/AMPI_BETWEEN/AMPI_PREPARED/'
 # Scalers
-fault 'an update counts nothing where the scaler is disabled' ampi_scaler_transition 's/if \(s->found_inf != 0u\) s->skipped/if (s->rules \& AMPI_DISABLED) {} else if (s->found_inf != 0u) s->skipped/'
+fault 'an update counts nothing where the scaler is disabled' ampi_scaler_transition \
+    's/if \(s->found_inf/if (s->rules \& AMPI_DISABLED) {} else if (s->found_inf/'
 fault 'found_inf is 1 or nothing' ampi_found_by_user 's/found_inf != 0u/found_inf == 1u/'
 fault 'found_inf that was written in an open step is lost' ampi_publish 's/c->next.found_inf = .*//'
-fault 'the scale grows before the step ends' ampi_decide 's/ampi_scaler_transition\(&c->next\);/ampi_scaler_transition(\&c->next), *s = c->next, c->moves = 0u;/'
-fault 'hysteresis: any good step refills' ampi_scaler_move 's/\(grow && \(s->rules & AMPI_REFILL_GROWTH\)\)/1/'
+fault 'the scale grows before the step ends' ampi_decide \
+    's/(ampi_scaler_transition.&c->next.);/\1, *s = c->next, c->moves = 0u;/'
+fault 'hysteresis: any good step refills' ampi_scaler_move \
+    's/\(grow && \(s->rules & AMPI_REFILL_GROWTH\)\)/1/'
 fault 'fairseq: more than tolerance' ampi_scaler_move 's/s->tolerance <=/s->tolerance </'
-fault 'mxnet: a new scale acts at once' ampi_scaler_move 's/\(s->rules & AMPI_DELAY\) \? live : next/next/'
+fault 'mxnet: a new scale acts at once' ampi_scaler_move \
+    's/\(s->rules & AMPI_DELAY\) \? live : next/next/'
 fault 'max_scale is passed' ampi_scaler_move 's/next > max_scale/0/'
 fault 'set_scale leaves stuck' ampi_scaler_replace 's/s->stuck      = 0u;//'
 fault 'an update that was forgotten is not counted' ampi_decide 's/c->missed_updates \+= .*//'
-fault 'the product is not checked' ampi_product_overflows 's/if \(!\(s->rules & AMPI_SAFE\)\) return 0;/return 0;/'
+fault 'the product is not checked' ampi_product_overflows \
+    's/if \(!\(s->rules & AMPI_SAFE\)\) return 0;/return 0;/'
 # Steps
 fault 'a step whose loss nobody has scaled' ampi_check_all 's/if \(!plan->asked && /if (0 \&\& /'
-fault 'a skipped step writes models' ampi_cpu_update 's/const int      moves = .*/const int moves = job == AMPI_JOB_CARRY || job == AMPI_JOB_PUBLISH || !skips;/'
-fault 'zero_grad leaves the gradients of a skipped step' ampi_cpu_update 's/else if \(ends && plan->zero_grad/else if (moves \&\& ends \&\& plan->zero_grad/'
+fault 'a skipped step writes models' ampi_cpu_update \
+    's/(moves = job == AMPI_JOB_CARRY)/\1 || job == AMPI_JOB_PUBLISH/'
+fault 'zero_grad leaves the gradients of a skipped step' ampi_cpu_update \
+    's/else if \(ends && plan->zero_grad/else if (moves \&\& ends \&\& plan->zero_grad/'
 fault 'gradients are unscaled twice' amp_optimizer_unscale 's/if \(opt->step_open > 1\)/if (0)/'
 fault 'the error of begin_step is lost' amp_optimizer_begin_step 's/opt->pending = result;//'
 fault 'a second begin_step begins anew' ampi_ready 's/phase == AMPI_BETWEEN && opt->step_open/0/'
-fault 'carry takes the scale before the step' ampi_carry_factor 's/plan->scaler->scale/ampi_single(ampi_div64(1.0, ampi_double(plan->control->gate.inv_scale)))/'
-fault 'a step without unscale can be carried' amp_optimizer_end_step 's/opt->carries   = .*/opt->carries = 1;/'
-fault 'unscale_in_place of 16-bit gradients' ampi_fill_slot 's/d->unscale_in_place && t->grad_type == AMP_F32/d->unscale_in_place/'
+fault 'carry takes the scale before the step' ampi_carry_factor \
+    's/plan->scaler->scale/ampi_div(1.0f, plan->control->gate.inv_scale)/'
+fault 'a step without unscale can be carried' amp_optimizer_end_step \
+    's/opt->carries   = .*/opt->carries = 1;/'
+fault 'unscale_in_place of 16-bit gradients' ampi_fill_slot \
+    's/d->unscale_in_place && t->grad_type == AMP_F32/d->unscale_in_place/'
 fault 'rebind counts no gradients' ampi_rebind 's/ampi_count_grads\(plan\);//'
-fault 'NULL takes a gradient away' ampi_bind 's/if \(!grad\) return;/if (!grad) grad = AMP_NO_GRAD;/'
-fault 'a frozen tensor gets a gradient' ampi_can_bind 's/grad && grad != AMP_NO_GRAD && !ampi_learns\(t\)/0/'
-fault 'the bias correction of the step before' ampi_bias 's/ampi_power\(beta, step\)/ampi_power(beta, step > 1 ? step - 1 : step)/'
+fault 'NULL takes a gradient away' ampi_bind \
+    's/if \(!grad\) return;/if (!grad) grad = AMP_NO_GRAD;/'
+fault 'a frozen tensor gets a gradient' ampi_can_bind \
+    's/grad && grad != AMP_NO_GRAD && !ampi_learns\(t\)/0/'
+fault 'the bias correction of the step before' ampi_bias \
+    's/ampi_power\(beta, step\)/ampi_power(beta, step > 1 ? step - 1 : step)/'
 fault 'tiny gradients have a norm of 0' ampi_check_chunk 's/sum < AMPI_TINY/0/'
-fault 'a norm that overflows is infinite' ampi_check_chunk 's/if \(ampi_nonfinite\(ampi_load_u32\(&sum, 0\)\)\)/if (0)/'
-fault 'a factor that vanishes steps' ampi_decide 's/bad \|= \(uint32_t\)\(\(ampi_bits_of_f32\(c->gate.inv_scale.*//'
+fault 'a norm that overflows is infinite' ampi_check_chunk \
+    's/if \(ampi_nonfinite\(ampi_load_u32\(&sum, 0\)\)\)/if (0)/'
+fault 'a factor that vanishes steps' ampi_decide \
+    's/bad \|= \(uint32_t\)\(\(ampi_bits_of_f32\(c->gate.inv_scale.*//'
 fault 'what overlaps is prepared' ampi_apart 's/if \(room\[i\].begin >= room\[i - 1\].end\)/if (1)/'
-fault 'add_flat leaves the first ones of a flat array that is refused' ampi_add_tensors 's/if \(result != AMP_OK\) opt->num_entries = before;//'
-fault 'an add that finds no memory has room' ampi_reserve 's/if \(!grown\)/if (!grown) opt->capacity = capacity;\n    if (!grown)/'
-fault 'a prepare that fails leaves its plan' amp_optimizer_prepare 's/if \(result != AMP_OK\) ampi_unbuild\(opt\);/if (result == AMP_ERROR_OVERLAP) ampi_unbuild(opt);/'
+fault 'add_flat leaves the first ones of a flat array that is refused' ampi_add_tensors \
+    's/if \(result != AMP_OK\) opt->num_entries = before;//'
+fault 'an add that finds no memory has room' ampi_reserve \
+    's/if \(!grown\)/if (!grown) opt->capacity = capacity;\n    if (!grown)/'
+fault 'a prepare that fails leaves its plan' amp_optimizer_prepare \
+    's/if \(result != AMP_OK\) ampi_unb/if (result == AMP_ERROR_OVERLAP) ampi_unb/'
 # Reports
-fault 'a wrong row and a sum that is not finite are two overflows' ampi_count_overflow 's/m->overflows \+= .*/m->overflows += 2;/'
+fault 'a wrong row and a sum that is not finite are two overflows' ampi_count_overflow \
+    's/m->overflows \+= .*/m->overflows += 2;/'
 fault 'a norm that is not finite is in the statistics' ampi_spike 's/if \(\(bits >> 52 .*//'
 fault 'the fifth spike is skipped, too' ampi_spike 's/AMPI_SPIKES_IN_A_ROW/6/'
 fault 'what was asked for is an overflow' ampi_record_step 's/r->bad \|\| !c->flags\[0\] \?/1 ?/'
+fault 'a bad index leaves an older message' ampi_tensor_ready 's/if \(opt\) ampi_tell.*//'
 # Sessions
 fault 'a rebind tells no session' ampi_rebind 's/plan->version \+= .*//'
 fault 'a load tells no session' ampi_load_all 's/plan->version\+\+;//'
 fault 'a refresh tells no session' amp_optimizer_refresh 's/opt->plan->version\+\+;//'
 fault 'a fused step tells no session' ampi_fused_step 's/plan->version\+\+;//'
 fault 'end_step tells no session' amp_optimizer_end_step 's/opt->plan->version\+\+;//'
-fault 'a session that runs is started' amp_session_start 's/if \(ampi_session_runs\(session\)\) return AMP_ERROR_BAD_STATE;//'
-fault 'a weight without a master is taken by a session' amp_session_add_optimizer 's/if \(t->weight && ampi_is_coded.*/if (0)/'
-fault 'the model copy of the other type is taken' ampi_model_copy 's/if \(type != m->type\) return NULL;/if (type == AMP_F32) return NULL;/'
-fault 'a weight that is added again keeps its copy' amp_session_add 's/^    if \(i < session->num_entries\) .*/    if (n \&\& i < session->num_entries) return AMP_OK;/'
+fault 'a session that runs is started' amp_session_start \
+    's/if \(ampi_session_runs\(session\)\) return AMP_ERROR_BAD_STATE;//'
+fault 'a weight without a master is taken by a session' amp_session_add_optimizer \
+    's/if \(t->weight && ampi_is_coded.*/if (0)/'
+fault 'the model copy of the other type is taken' ampi_model_copy \
+    's/if \(type != m->type\) return NULL;/if (type == AMP_F32) return NULL;/'
+fault 'a weight that is added again keeps its copy' amp_session_add \
+    's/^    if \(i < (session->num_entries)\) .*/    if (n \&\& i < \1) return AMP_OK;/'
 fault 'changed of NULL means no weight' amp_session_changed 's/if \(weight && !/if (!weight || !/'
 finish

@@ -3200,8 +3200,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_BAD_STATE, "all tensors are frozen: set grad");
     SAYS(amp_optimizer_rebind(&opt, 0, NULL, g), AMP_ERROR_UNSUPPORTED, "set grad_later");
-    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 9, NULL, g), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(why[0], 0); /* not the sentence of the call before */
+    SAYS(amp_optimizer_rebind(&opt, 9, NULL, g), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
     CHECK(!amp_optimizer_begin_step(&opt));
     SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_UNSUPPORTED,
          "desc.kind is AMP_KIND_SGD: call amp_optimizer_step, or set AMP_KIND_OWN");

@@ -60,7 +60,9 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(amp_optimizer_master(&opt, 1) != other);
     CHECK_EQ_INT(amp_optimizer_accumulate(NULL, 1, x, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    strcpy(problem, "an older text");
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 2, x, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK(strcmp(problem, "there is no tensor 2") == 0);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, NULL, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, (amp_dtype)9), AMP_ERROR_INVALID_ENUM);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 65537, AMP_F32), AMP_ERROR_TOO_LARGE);
