@@ -2596,7 +2596,7 @@ AMPI_IN AMPI_V AMPI_(times)(float c, AMPI_V x) { return AMPI_(mul)(AMPI_(splat)(
    0. Where m is 0 and v has no sign, both get 1 more, and -0 elsewhere, which leaves a product as
    it is: then the divisor is 1 or more, or NaN, and the quotient times m is that of 0. */
 AMPI_IN AMPI_V AMPI_(direction)(const ampi_rates *r, AMPI_V m, AMPI_V v, AMPI_V p) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && AMPI_W == 1
     float u;
     __asm__("{ .reg .pred zero; .reg .b32 a; .reg .f32 more, x, y, z;"
             " xor.b32 a, %1, %2; and.b32 a, a, 0x7fffffff; xor.b32 a, a, %2;"
