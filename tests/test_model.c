@@ -1414,18 +1414,21 @@ static void call_load(int slot) {
     if (lost) longjmp(failed, 2);
 }
 
+/* A file is cut, or a bit of it is another one; and then loaded, or later. */
 static void call_damage(int slot) {
-    bytes   *f = &w.saves[slot].file;
-    unsigned at;
-    if (w.saves[slot].is != GOOD || w.saves[slot].on_disk) return;
-    at = below(one_in(3) ? 32 : (unsigned)f->size);
-    say("damage %d at %u of %u\n", slot, at, (unsigned)f->size);
-    if (one_in(2)) f->size = at, w.saves[slot].is = TORN;
-    else f->data[at] ^= (unsigned char)(1u << below(8)), w.saves[slot].is = CHANGED;
+    int tries, at;
+    for (tries = 0; tries < FILES && (w.saves[slot].is != GOOD || w.saves[slot].on_disk); tries++)
+        slot = (slot + 1) % FILES;
+    if (tries == FILES) return;
+    at = (int)below(one_in(3) ? 32 : (unsigned)w.saves[slot].file.size);
+    say("damage %d at %d of %d\n", slot, at, (int)w.saves[slot].file.size);
+    w.saves[slot].is = one_in(2) ? TORN : CHANGED;
+    if (w.saves[slot].is == TORN) w.saves[slot].file.size = (size_t)at;
+    else w.saves[slot].file.data[at] ^= (unsigned char)(1u << below(8));
+    if (one_in(2)) call_load(slot);
 }
 
-/* --------------------------------------------------------------------- scalers, and what is asked
- */
+/* ------------------------------------------------------------------------------------- scalers */
 
 static void call_scaler(void) {
     static const uint32_t inf[] = {0x7f800000, 0x3f800000};
@@ -1614,7 +1617,7 @@ typedef enum kind {
     DO_BRING, DO_SESSION, KINDS
 } kind;
 static const unsigned char shares[KINDS] = {1, 1, 2, 1, 2, 3, 6, 40, 2, 2, 2, 3, 3,
-                                            3, 2, 4, 3, 2, 3, 3, 4,  5, 5, 1, 5, 2, 3, 5};
+                                            3, 2, 4, 3, 2, 3, 3, 4,  5, 5, 2, 5, 2, 3, 5};
 
 typedef struct sequence {
     uint64_t seed;
