@@ -4019,19 +4019,16 @@ AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss) {
     return loss;
 }
 
-/* Pass elements that are not finite: what is the largest magnitude of the others? Unscale them
-   in dst, where there is one. A NaN keeps bits that a conversion would not. */
-static uint32_t ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
-                                    float factor) {
-    uint32_t max = 0;
-    size_t   i;
+/* Unscale in dst, but for elements that are not finite: a NaN keeps bits that a conversion would
+   not. */
+static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
+                                float factor) {
+    size_t i;
     for (i = 0; i < n; i++) {
-        const uint32_t g = ampi_load(src, type, i), a = g & 0x7fffffffu;
-        if (ampi_nonfinite(g)) continue;
-        if (a > max) max = a;
-        if (dst) ampi_store(dst, type, i, ampi_bits_of_f32(ampi_unscale(g, factor)));
+        const uint32_t g = ampi_load(src, type, i);
+        if (!ampi_nonfinite(g))
+            ampi_store(dst, type, i, ampi_bits_of_f32(ampi_unscale(g, factor)));
     }
-    return max;
 }
 
 /* Check src and, if dst is given, write it unscaled: as fp32, or in place. */
@@ -4046,10 +4043,9 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
         const void *at = ampi_at(src, src_type, i);
         count = ampi_min(n - i, AMPI_PIECE);
         max   = ampi_loops_now()->check(at, src_type, 0, count, NULL, &zeros);
-        if (ampi_nonfinite(max)) { /* the others still matter to law 5 */
+        if (ampi_nonfinite(max)) {
             bad = 1;
-            max = ampi_unscale_finite(narrow ? ampi_to(dst, dst_type, i) : NULL, at, src_type,
-                                      count, inv);
+            if (narrow) ampi_unscale_finite(ampi_to(dst, dst_type, i), at, src_type, count, inv);
         } else if (narrow) {
             ampi_loops_now()->unscale(buffer, at, src_type, 0, count, inv);
             ampi_cast(ampi_to(dst, dst_type, i), dst_type, buffer, AMP_F32, count);

@@ -3,9 +3,11 @@
    overflows, wrap, save and load; spikes by hand; for each advice a run that must be given it, and
    twenty healthy ones that must be given none. */
 
+#define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
 #define AMP_KERNELS /* the core: moments, for the bits of a run */
 #include "amp.h"
 #include "examples/amp_report.h"
+#include "fp.h"
 #include "prepare.h"
 #include "random.h"
 #include "storage.h"
@@ -1090,12 +1092,16 @@ static const char *sentence(rig *r, const amp_advice *a) {
     return amp_report_sentence(&r->opt, a, text, sizeof text);
 }
 
-/* The only advice there is, or with number -1 there shall be none. */
+/* The only advice there is, or with number -1 there shall be none. The host rounds down, and still does. */
 static amp_advice only(rig *r, int code) {
-    amp_advice advice[AMP_NUM_ADVICE];
-    int        count = -1, i;
+    const uint32_t before = fp_get();
+    amp_advice     advice[AMP_NUM_ADVICE];
+    int            count = -1, i;
     memset(advice, 0, sizeof advice);
+    fp_set(FP_IEEE | FP_ROUNDING);
     OK(amp_optimizer_advice(&r->opt, advice, &count));
+    CHECK(!FP_CONTROL || (fp_get() & ~0x3fu) == (FP_IEEE | FP_ROUNDING));
+    fp_set(before);
     CHECK_EQ_INT(count, code >= 0);
     for (i = 0; i < count; i++) {
         if ((int)advice[i].code == code) continue;
