@@ -1221,7 +1221,7 @@ typedef struct ampi_ruling { uint8_t rule, dtype, overridden; } ampi_ruling;
 typedef struct ampi_override {
     char        pattern[AMP_MAX_PATTERN];
     ampi_ruling ruling;
-    uint32_t    hits;
+    uint8_t     matched; /* a layer */
 } ampi_override;
 
 typedef struct amp_session amp_session; /* below */
@@ -8934,8 +8934,8 @@ static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
     for (i = 0; i < ac->num_overrides && scope->layer; i++) {
         ampi_override *o = &ac->overrides[i];
         if (!ampi_matches(o->pattern, scope->layer)) continue;
-        if (o->hits != UINT32_MAX) o->hits++;
-        ruling = o->ruling;
+        o->matched = 1;
+        ruling     = o->ruling;
     }
     *low = ruling.dtype ? (amp_dtype)ruling.dtype : scope->dtype ? scope->dtype : ac->dtype;
     return ruling.rule;
@@ -9086,7 +9086,7 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
             ampi_print_to(&t, 34 + 9 * (size_t)k);
         }
         ampi_print(&t, "%s%s\n", r->overridden ? "override" : "policy",
-                   o && !o->hits ? ", matched nothing yet" : "");
+                   o && !o->matched ? ", matched nothing yet" : "");
     }
     return t.failed ? AMP_ERROR_WRITE : AMP_OK;
 }
