@@ -124,6 +124,7 @@ static struct {
     m_optimizer m;
     m_scaler    scaler; /* the shared one, as the model has it */
     amp_scaler  shared, twin_shared;
+    int         alone;      /* is the twin left out for now? */
     int         ranks, two; /* how many bodies; is there a twin, bodies[ranks]? */
     body        bodies[MAX_RANKS + 1];
     saved       saves[FILES];
@@ -322,7 +323,7 @@ static void perform_all(operation op) {
    changed nothing, and is made again. */
 static void observe(void);
 static int  meets(operation op) { return op == STEP || op == GRAPH || op == CHECK || op == BEGIN; }
-static bytes scratch[MAX_RANKS];
+static bytes scratch[MAX_RANKS + 1];
 
 static void sent_again(int r) { /* a load clears accumulators */
     int i;
@@ -360,12 +361,13 @@ static void fails(operation op) {
                  amp_result_string(w.bodies[r].result), w.bodies[r].problem);
     }
     if (meets(op))
-        for (r = 0; r < w.ranks; r++) {
+        for (r = 0; r < w.ranks + w.two; r++) { /* the twin, too, whose models are written anew */
             scratch[r].at = 0;
             if (amp_optimizer_load(&w.bodies[r].opt, read_bytes, &scratch[r]) != AMP_OK)
                 stop("what was saved loads");
-            sent_again(r);
+            if (r < w.ranks) sent_again(r);
             w.m.seen_updates = 0;
+            w.version += r == 0;
             m_refresh(&w.m);
         }
     else if (w.ranks == 1 || op == PREPARE) observe();
@@ -379,7 +381,7 @@ static void fails(operation op) {
 static void attempt(operation op) {
     int r;
     if (fail_at.kind == REDUCTION && meets(op) && m_ready(&w.m, BETWEEN) == AMP_OK)
-        for (r = 0; r < w.ranks; r++) {
+        for (r = 0; r < w.ranks + w.two; r++) {
             scratch[r].size = 0;
             if (amp_optimizer_save(&w.bodies[r].opt, write_bytes, &scratch[r]) != AMP_OK)
                 stop("save");
@@ -612,6 +614,7 @@ static void gather(void) {
 
 static void observe(void) {
     int r;
+    if (w.alone) return; /* without the twin nobody knows all numbers */
     gather();
     for (r = 0; r < w.ranks; r++) observe_body(&w.bodies[r]);
 }
@@ -1677,6 +1680,7 @@ static void again_alone(int slot) {
     int                i;
     before = w.m;
     w.two  = 0;
+    w.alone = two;
     call_free();
     job.desc = w.desc;
     job.desc.seed++;
@@ -1692,7 +1696,8 @@ static void again_alone(int slot) {
     memcpy(w.m.num_rows, before.num_rows, sizeof w.m.num_rows);
     for (i = 0; i < num; i++) write_grad(i);
     call_load(slot);
-    w.two = two;
+    w.two   = two;
+    w.alone = 0;
     for (i = 0; i < num; i++) write_grad(i);
 }
 
