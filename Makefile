@@ -26,8 +26,8 @@ Q := $(if $(filter 1,$(V)),,@)
 EXAMPLES := linear wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn ncf report
 TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm processors policy cache \
             state recipes vectors bits model
-# Those that products reach, which run on other processors than this one, too (tests/tier.sh).
-PRODUCTS := gemm cache policy recipes state
+# Those that products reach, and of a step the least, which run on other processors than this one, too (tests/tier.sh).
+PRODUCTS := gemm cache policy recipes state sparse
 TIERS    := tier-c tier-avx2 tier-avx512 tier-pairs tier-amx tier-neon
 MODELS   := model-amx model-pairs model-neon_bf16 sanitized-amx
 

@@ -12,7 +12,7 @@ out, count, seed = os.path.abspath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[
 source = os.path.join(out, 'source')
 TESTS = ('recipes alloc policy vectors sparse scaler cache state optimizer report gemm fewer ranks bits numbers '
          'processors model').split()
-PRODUCTS = 'gemm cache policy recipes state'.split()
+PRODUCTS = 'gemm cache policy recipes state sparse'.split()
 HALVED = 'gemm ranks fewer state numbers'.split()  # of these make test has the first half under sanitizers
 
 # The look of -O0 by clang takes a tenth of the time of cc -O1, which says whether the object code is the same.
