@@ -32,6 +32,7 @@ typedef struct processor {
 
 static const processor processors[] = {
     {"of 2003", 1, 1, 0, 0, 0, 0, 0, 0, "c"},
+    {"leaf 7 is behind the last", 6, 0, SAVED | FMA, SAVES, 0, AVX2, 0, 0, "c"},
     {"AVX alone", 13, 0, SAVED, SAVES, 0, 0, 0, 0, "c"},
     {"AVX2", 13, 0, SAVED | FMA, SAVES, 0, AVX2, 0, 0, "avx2"},
     {"AVX2 of AMD", 13, 1, SAVED | FMA, SAVES, 0, AVX2, 0, 0, "avx2"},
