@@ -1442,6 +1442,24 @@ TEST(gemm_tf32, "manual: a policy's tf32 is for products that stay in fp32; one 
             CHECK_EQ_INT(memcmp(large.c[0], large.c[1], 40 * 40 * 4) != 0, in_tiles());
             end();
         }
+        for (a16 = 0; a16 < 2; a16++) { /* of one operand in fp32, and of none */
+            amp_gemm_args g;
+            begin_scope(0, AMP_F16);
+            OK(amp_autocast_override(&session.autocast, "tf32 op:gemm=fp32", NULL));
+            amp_cast(large.b16, AMP_F16, large.b, AMP_F32, k * n);
+            g = large_make(m, n, k, a16 ? AMP_F16 : AMP_F32, AMP_F32, large.c[0]);
+            g.b = large.b16, g.b_type = AMP_F16;
+            OK(amp_gemm_ex(NULL, &g));
+            amp_autocast_use(NULL);
+            g.c    = large.c[1];
+            g.tf32 = !a16;
+            OK(amp_gemm_ex(NULL, &g));
+            CHECK_MEM(large.c[0], large.c[1], m * n * 4);
+            g.tf32 = a16;
+            OK(amp_gemm_ex(NULL, &g));
+            CHECK_EQ_INT(memcmp(large.c[0], large.c[1], m * n * 4) != 0, in_tiles());
+            end();
+        }
     }
     OK(amp_cpu_force_tier(NULL));
 }

@@ -388,10 +388,11 @@ TEST(cast_longer, "every pair of types at counts around 1024 and 2048") {
 }
 
 TEST(cast_streams, "millions of elements, which are written around the cache where dst is aligned, "
-                   "equal the same cast in small pieces; every pair, two offsets") {
-    const size_t   n     = ((size_t)1 << 22) + 37, room = 4 * n + 128;
-    unsigned char *bytes = (unsigned char *)malloc(3 * room), *src, *dst, *want;
-    size_t         d, s, i, offset;
+                   "equal the same cast in small pieces; every pair, three offsets") {
+    static const size_t offsets[] = {0, 1, 12}; /* from a multiple of 64: an odd address, one in a line */
+    const size_t        n = ((size_t)1 << 22) + 37, room = 4 * n + 128;
+    unsigned char      *bytes = (unsigned char *)malloc(3 * room), *src, *dst, *want;
+    size_t              d, s, i, k;
     if (bytes == NULL) SKIP("no 50 MB of memory");
     src  = bytes;
     dst  = bytes + room;
@@ -402,10 +403,9 @@ TEST(cast_streams, "millions of elements, which are written around the cache whe
     }
     for (d = 0; d < 3; d++)
         for (s = 0; s < 3; s++)
-            for (offset = 0; offset < 2; offset++) {
-                const size_t ds = d ? 2 : 4, ss = s ? 2 : 4;
-                /* the addresses of a multiple of 64, and one that is odd */
-                unsigned char *const to = dst + (64 - (uintptr_t)dst % 64) % 64 + offset;
+            for (k = 0; k < 3; k++) {
+                const size_t         ds = d ? 2 : 4, ss = s ? 2 : 4;
+                unsigned char *const to = dst + (64 - (uintptr_t)dst % 64) % 64 + offsets[k];
                 memset(dst, 0xa5, room);
                 memset(want, 0xa5, room);
                 for (i = 0; i < n; i += 1000)

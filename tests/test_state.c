@@ -1077,6 +1077,45 @@ TEST(lr_travels, "law 12: a state says whether there is a learning rate: after s
             }
 }
 
+TEST(lr_of_version_1, "law 12: version 1 does not say whether there is a learning rate: there is one of 0 where a step "
+                      "was skipped") {
+    amp_optimizer x, y;
+    stream        s;
+    uint32_t      inf = UINT32_C(0x7f800000);
+    memset(&s, 0, sizeof s);
+    little_start(&x, NULL, NULL);
+    little_start(&y, NULL, NULL);
+    memcpy(&little_g[2], &inf, 4);
+    CHECK_EQ_INT(amp_optimizer_step(&x, 0.0f), AMP_OK);
+    CHECK_EQ_U64(amp_optimizer_gate(&x)->step, 0);
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    as_version(&s, 1);
+    CHECK_EQ_INT(load(&y, &s), AMP_OK);
+    little_g[2] = 0.0f;
+    CHECK_EQ_INT(amp_optimizer_step_graph(&y), AMP_OK);
+    amp_optimizer_free(&x);
+    amp_optimizer_free(&y);
+    stream_free(&s);
+}
+
+TEST(longer, "law 12: a file with more than the optimizer's arrays is another's, and its sum is not asked") {
+    static const unsigned char more[8] = {1};
+    amp_optimizer x;
+    stream        s;
+    uint32_t      before;
+    memset(&s, 0, sizeof s);
+    little_start(&x, NULL, NULL);
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    CHECK(stream_write(&s, more, sizeof more));
+    word_put(s.bytes + 16, s.size - HEADER - 8);
+    seal(&s);
+    memcpy(&before, &little_w[0], 4);
+    CHECK_EQ_INT(load(&x, &s), AMP_ERROR_MISMATCH);
+    CHECK_MEM(&before, little_w, 4);
+    amp_optimizer_free(&x);
+    stream_free(&s);
+}
+
 TEST(disabled_is_the_loaders, "contract: whether the scaler is disabled is the loader's: a file of a "
                               "run without scaler gives an fp16 run a fresh one, and overflows "
                               "still skip") {
@@ -2814,6 +2853,8 @@ int main(int argc, char **argv) {
     RUN_FRESH(moments_elsewhere);
     RUN_FRESH(no_tensors);
     RUN_FRESH(lr_travels);
+    RUN_FRESH(lr_of_version_1);
+    RUN_FRESH(longer);
     RUN_FRESH(disabled_is_the_loaders);
     RUN_FRESH(insane_numbers);
     RUN_FRESH(row_of_skips);
