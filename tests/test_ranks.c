@@ -943,6 +943,14 @@ static void go_on(member *m) {
 }
 
 /* In TMPDIR, or build/tests. */
+static int lowest; /* free file number: what saves and loads open, they close */
+
+static int lowest_file(void) {
+    const int file = dup(0);
+    close(file);
+    return file;
+}
+
 static void begin_files(void) {
     const char *dir = getenv("TMPDIR");
     if (!dir || !dir[0] || strlen(dir) > 60) {
@@ -952,6 +960,7 @@ static void begin_files(void) {
     }
     snprintf(folder, sizeof folder, "%s/ranks_%ld", dir, (long)getpid());
     CHECK_EQ_INT(mkdir(folder, 0777), 0);
+    lowest     = lowest_file();
     task.type  = AMP_F16;
     task.micro = 6;
     task.clip  = 1;
@@ -960,6 +969,7 @@ static void begin_files(void) {
 
 static void end_files(void) {
     char command[128];
+    CHECK_EQ_INT(lowest_file(), lowest);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     CHECK_EQ_INT(system(command), 0);
     task.clip = task.planted = 0;
