@@ -9834,11 +9834,11 @@ AMPI_HERE void AMPI_(write_one)(const ampi_task *w, AMPI_V x, size_t i, size_t j
     const amp_dtype      type = g->c_type;
     void                *c    = ampi_to(w->c, type, i * g->ldc + j);
     if (!w->plain) {
-        const void *bias = ampi_at(w->bias, g->bias_type, j);
         x = AMPI_(mul)(x, AMPI_(splat)(w->alpha));
         if (!ampi_is_zero(&g->beta))
             x = AMPI_(add)(x, AMPI_(mul)(AMPI_(splat)(g->beta), AMPI_(get_first)(c, type, n)));
-        if (w->bias) x = AMPI_(add)(x, AMPI_(get_first)(bias, g->bias_type, n));
+        if (w->bias)
+            x = AMPI_(add)(x, AMPI_(get_first)(ampi_at(w->bias, g->bias_type, j), g->bias_type, n));
         if (g->relu) x = AMPI_(relu)(x);
     }
     AMPI_(put_first)(c, type, n, x);
