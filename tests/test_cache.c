@@ -1814,7 +1814,8 @@ TEST(checked, "law 17: a cached copy of a weight that changed unannounced is fou
               "amp_session_check, which names the weight") {
     static float w[3][40 * 33];
     const float *named = NULL;
-    size_t       i, at;
+    const void  *copy;
+    size_t       i, at, copy_ld;
     begin(1 << 15);
     for (i = 0; i < 3; i++) {
         randomize(w[i], 40 * 33);
@@ -1837,6 +1838,13 @@ TEST(checked, "law 17: a cached copy of a weight that changed unannounced is fou
     CHECK(strstr(amp_result_string(AMP_ERROR_STALE), "amp_session_changed") != NULL);
     amp_session_changed(&session, w[2]); /* announced: nothing is wrong */
     OK(amp_session_check(&session, NULL));
+    randomize(large.b, 2 * 3000); /* rows of several pieces */
+    OK(amp_session_add(&session, large.b, 2 * 3000));
+    OK(white_cache_get(&session, large.b, 2, 2999, 3000, AMP_F16, &copy, &copy_ld));
+    OK(amp_session_check(&session, NULL));
+    large.b[5998] += 1.0f;
+    CHECK_EQ_INT(amp_session_check(&session, &named), AMP_ERROR_STALE);
+    CHECK(named == large.b);
     CHECK_EQ_INT(amp_session_check(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     end();
     CHECK_EQ_INT(amp_session_check(&session, NULL), AMP_ERROR_NOT_INITIALIZED);

@@ -415,6 +415,9 @@ TEST(cast_streams, "millions of elements, which are written around the cache whe
                 CHECK_MEM(to, want, ds * n);
                 CHECK_EQ_U32(to[ds * n], 0xa5);
             }
+    amp_cast(dst, AMP_F32, src, AMP_BF16, n - 36); /* one more than go at a time */
+    amp_cast(want, AMP_F32, src + 2 * (n - 37), AMP_BF16, 1);
+    CHECK_MEM(dst + 4 * (n - 37), want, 4);
     free(bytes);
 }
 

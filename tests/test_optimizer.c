@@ -3163,6 +3163,23 @@ TEST(missing_calls, "law 16: begin_step before prepare, or after a step that was
     amp_optimizer_free(&opt);
 }
 
+TEST(told_numbers, "law 19: an error names the value, with a point and seven digits or an exponent") {
+    static const struct { double x; const char *text; } cases[] = {
+        {1.5, "is 1.5,"}, {1.05, "is 1.05,"}, {10.5, "is 10.5,"}, {1e9 + 0.5, "is 1000000000,"}, {-0.25, "is -0.25,"},
+        {-0.00105, "is -0.00105,"}, {-1.05e-7, "is -1.05e-7,"}, {-1e-5, "is -1e-5,"}, {1e20, "is 1e20,"},
+        {1.25e15, "is 1250000000000000,"}, {109.99999999, "is 110,"}, {2.0, "is 2,"}, {100.25, "is 100.25,"}};
+    char               why[AMP_PROBLEM_SIZE];
+    amp_optimizer      opt;
+    amp_optimizer_desc d;
+    size_t             i;
+    memset(&d, 0, sizeof d);
+    d.problem = why;
+    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+        d.beta1 = cases[i].x;
+        SAYS(amp_optimizer_init(&opt, &d), AMP_ERROR_INVALID_CONFIG, cases[i].text);
+    }
+}
+
 TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause and one remedy") {
     float              w[4] = {1, 2, 3, 4}, g[4] = {0, 0, 0, 0};
     uint32_t           rows[2] = {0, 1}, num = 2;
@@ -3445,6 +3462,7 @@ int main(int argc, char **argv) {
     RUN(skips_in_a_row);
     RUN(counts_without_scaler);
     RUN(missing_calls);
+    RUN(told_numbers);
     RUN(one_cause);
     RUN(copied_structs);
     RUN(arrays_apart);

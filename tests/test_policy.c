@@ -505,6 +505,7 @@ TEST(invalid, "invalid arguments are named, and nothing is written") {
     CHECK_EQ_INT(amp_op_from_string(NULL, &op), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_op_from_string("relu", NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_autocast_dump(&ac, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_autocast_dump(NULL, seek, NULL), AMP_ERROR_INVALID_ARGUMENT);
 
     CHECK(c == (amp_dtype)BAD && o == (amp_dtype)BAD);
     CHECK(op == (amp_op)BAD && position == 77);
