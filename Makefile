@@ -34,17 +34,23 @@ MODELS   := model-amx model-pairs model-neon_bf16 sanitized-amx
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
 # aarch64 has NEON, s390x the other byte order; both run under qemu.
 CONFIGS    := s390x aarch64 sanitize o2 ofast clang-ofast clang
+# ofast has threads, too, where the compiler has OpenMP; it is asked once.
+OPENMP = $(eval OPENMP := $(shell mkdir -p $(BUILD)/tests && echo 'int main(void) { return 0; }' | \
+    $(CC) -fopenmp -x c - -o $(BUILD)/tests/openmp 2> /dev/null && echo -fopenmp))$(OPENMP)
+# The newest clang assumes the most of -Ofast.
+NEWEST = $(eval NEWEST := $(if $(filter clang,$(CLANG)),$(shell for n in 22 21 20 19 18 17 16 15; do \
+    command -v clang-$$n && break; done),))$(or $(NEWEST),$(CLANG))
 CC_o2          = $(CC)
 CC_ofast       = $(CC)
 CC_clang       = $(CLANG)
-CC_clang-ofast = $(CLANG)
+CC_clang-ofast = $(NEWEST)
 CC_sanitize    = $(CC)
 CC_aarch64    := aarch64-linux-gnu-gcc
 CC_s390x      := s390x-linux-gnu-gcc
 CC_model          = $(CC)
 CC_model-sanitize = $(CC)
 FLAGS_o2          := -O2
-FLAGS_ofast       := -Ofast
+FLAGS_ofast        = -Ofast $(OPENMP)
 FLAGS_clang       := -O2
 FLAGS_clang-ofast := -Ofast -march=native
 FLAGS_sanitize    := -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -54,7 +60,7 @@ FLAGS_model-sanitize := $(FLAGS_sanitize) -DTEST_MODEL -Wno-psabi
 FLAGS_s390x       := -O2 -static
 WARN_s390x        := -Wno-double-promotion # of all floats: there -std=c99 computes in doubles
 TFLAGS_o2         := -O1
-TFLAGS_ofast      := -O1 -ffast-math
+TFLAGS_ofast       = -O1 -ffast-math $(OPENMP)
 
 # make test and make ci take samples where all would take long: AMP_QUICK=1, on emulated processors 2.
 # make check does not, but for these.
@@ -66,6 +72,7 @@ unexport AMP_POLICY AMP_DTYPE AMP_LOSS_SCALE AMP_ENABLE
 less = $(if $(filter 0,$(AMP_QUICK)),$(1),$(2))
 RUN_aarch64        = AMP_QUICK=$(call less,1,2) RUNNER=qemu-aarch64
 RUN_s390x          = AMP_QUICK=$(call less,1,2) RUNNER=qemu-s390x
+RUN_ofast         := OMP_NUM_THREADS=3 OMP_WAIT_POLICY=passive
 RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1

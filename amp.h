@@ -3722,7 +3722,7 @@ AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     const size_t    last  = AMPI_(last)(i, end);
     const int       apart = ampi_is_coded(&x->master), coded = ampi_is_coded(&x->moment[0]);
-    const int       codes = coded && x->moment[0].scale, has_v = x->moment[1].data != NULL;
+    const int       codes = coded && x->moment[0].scale;
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
     uint16_t        drawn[3 * AMPI_DRAWN];
     ampi_step_block b;
@@ -3734,7 +3734,7 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
         b.n     = apart || coded ? ampi_min(last - i, AMPI_BLOCK) : last - i;
         b.p     = apart ? room[0] : b.x.master.data;
         b.m     = codes ? room[1] : b.x.moment[0].data;
-        b.v     = codes && has_v ? room[2] : b.x.moment[1].data;
+        b.v     = codes ? room[2] : b.x.moment[1].data;
         b.model = apart ? NULL : b.x.model;
         AMPI_(recode)(&b, drawn, 0);
         AMPI_(formula_on)(&b);
@@ -7206,7 +7206,6 @@ static void ampi_tiny_turn(const ampi_engine *e, ampi_operand *x, size_t rows, s
                     ampi_min(ks - k, AMPI_DEEP));
     }
     x->x  = room;
-    x->rs = 1;
     x->cs = ld;
 }
 

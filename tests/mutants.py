@@ -2,13 +2,16 @@
 """Do the tests see a fault? One at a time is planted in amp.h (core and implementation) or amp_kernels.cu: another
 operator, a constant one off, a condition turned, a statement less; as many in each room. It meets the tests that enter
 its function (they are traced once, each test alone), those first that have seen the most here in the least time: o2's
-and the emulator's; if none sees it and it gives other object code, under sanitizers, in other tiers and in models.
+and the emulator's; if none sees it and it gives other object code, under sanitizers, in other tiers and in models, in
+all that were left, and with threads.
 What lives and is not in mutants.txt (equal ones, with the reason) is a hole. OUTDIR/log keeps the verdicts: what was
 seen there is not judged again, what lived is where amp.h or a test has changed since.
-usage: mutants.py OUTDIR N SEED, in the repository's root; CC, CXX and CLANG may be set"""
+usage: mutants.py OUTDIR N SEED [I/P], in the repository's root; CC, CXX and CLANG may be set; I/P: number I (from 0)
+of P processes that share the faults, each with an OUTDIR; their logs in one OUTDIR are those of a run"""
 import collections, functools, hashlib, json, os, random, re, resource, shutil, signal, subprocess, sys, time
 
 out, count, seed = os.path.abspath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+share, parts = map(int, (sys.argv[4:] or ['0/1'])[0].split('/'))
 source = os.path.join(out, 'source')
 TESTS = ('recipes alloc policy vectors sparse scaler cache state optimizer report gemm fewer ranks bits numbers '
          'processors model').split()
@@ -25,14 +28,14 @@ EMULATED = ('-std=c++14 -w -ffp-contract=off -fno-strict-aliasing -I. -Itests -I
 SANITIZE = '-g1 -fsanitize=address,undefined -fno-sanitize-recover=all'.split()
 TRACED = '-fsanitize-coverage=' + ('func,trace-pc' if quick[0] == [clang] else 'trace-pc')
 KINDS = {'plain': ['-O0'], 'model': ['-O0', '-DTEST_MODEL', '-Wno-psabi'], 'sanitize': ['-O0'] + SANITIZE,
-         'usual': ['-O1']}
+         'usual': ['-O1'], 'threads': ['-O1', '-fopenmp']}
 REACHED = 'conversions arithmetic formulas loops numbers gemm capability autocast session tiers products kernels ' \
           'vectors processors'.split()  # rooms in which products differ between tiers
 KINDS.update({f'planted-{k}': v for k, v in KINDS.items()}, **{
     f'trace-{k}': v + ['-g1', '-gdwarf-4', TRACED] for k, v in KINDS.items()})
 UNITS = {'cuda': 'tests/test_cuda.cpp', 'kernels': 'amp_kernels.cu', 'emu': 'tests/emu/cuda_emu.cpp',
-         'amp': 'tests/amp.c'}
-SUPPORT = {'cuda': ['cuda', 'kernels', 'emu', 'amp']}
+         'amp': 'tests/amp.c', 'sgemm': 'tests/test_sgemm.cpp'}
+SUPPORT = {'cuda': ['cuda', 'kernels', 'emu', 'amp'], 'sgemm': ['sgemm', 'kernels', 'emu']}
 
 # What one operator becomes; a condition is turned as a whole.
 FAULTS = [(r' < ', (' <= ', ' > ')), (r' <= ', (' < ',)), (r' > ', (' >= ', ' < ')), (r' >= ', (' > ',)),
@@ -63,7 +66,8 @@ void __sanitizer_cov_trace_pc(void) {
 }
 '''
 
-ENOUGH = 30  # seconds of tests for a fault; one that lives has not met the slowest of them
+ALL = float('inf')
+ENOUGH = 30  # seconds of tests for a fault in one look; the last of make test's takes all
 Fault = collections.namedtuple('Fault', 'id room file line change planted')
 
 
@@ -125,9 +129,12 @@ def quiet(command):
 def path(kind, name): return os.path.join(out, kind, name)
 
 
+def compilers(kind): return (cc, cxx) if re.search('usual|threads', kind) else quick
+
+
 def compiled(kind, name):
     """DIR/NAME.o of amp, kernels, emu or a test as it reads now, or False."""
-    flags, (c, cpp) = KINDS[kind], (cc, cxx) if 'usual' in kind else quick
+    flags, (c, cpp) = KINDS[kind], compilers(kind)
     unit = UNITS.get(name, f'tests/test_{name}.c')
     emulator = [x for x in EMULATED if not x.endswith('cuda_emu.h') and x != '-include'] + ['-O2']
     if name == 'emu': command = cpp + emulator
@@ -138,9 +145,10 @@ def compiled(kind, name):
 def linked(kind, name, into, fresh, more=()):
     """Program of a test; objects in fresh are of the directory into, the others of kind."""
     objects = [path(into if o in fresh else kind, o + '.o') for o in SUPPORT.get(name, [name, 'amp'])]
-    flags = SANITIZE if kind == 'sanitize' else []
+    flags = SANITIZE if kind == 'sanitize' else KINDS[kind] if kind == 'threads' else []
     program = path(into, name)
-    return program if quiet(quick[1] + flags + objects + list(more) + ['-o', program, '-lm', '-lpthread']) else None
+    command = compilers(kind)[1] + flags + objects + list(more)
+    return program if quiet(command + ['-o', program, '-lm', '-lpthread']) else None
 
 
 def run(program, test, env, cpu=None, clock=600):
@@ -184,23 +192,18 @@ class Suite:
     def traced(self):
         """Tests, as [program, name, seconds, first lines of functions by file, of make ci only]; kept in OUTDIR."""
         if self.tests is not None: return self.tests
-        if self.like: # sanitizers: the same tests enter the same functions, in more time
-            for o in self.programs + ['amp']: assert compiled(self.kind, o), (self.kind, o)
+        if self.like:  # the same tests enter the same functions, under sanitizers in more time
+            slower = 6 if self.kind == 'sanitize' else 1
+            if not all(compiled(self.kind, o) for o in self.programs + ['amp']): # a compiler without OpenMP
+                print(f'# {self.name} left out: {self.kind} does not compile', flush=True)
+                self.tests = []
+                return self.tests
             number = collections.Counter()
             self.tests = []
             for program, name, seconds, functions, _ in self.like.traced():
-                half = program in HALVED and number[program] % 2
+                half = self.kind == 'sanitize' and program in HALVED and number[program] % 2
                 number[program] += 1
-                self.tests.append([program, name, 6 * seconds, functions, bool(half)])
-            return self.tests
-        if self.like: # sanitizers: the same tests enter the same functions, in more time
-            for o in self.programs + ['amp']: assert compiled(self.kind, o), (self.kind, o)
-            number = collections.Counter()
-            self.tests = []
-            for program, name, seconds, functions, _ in self.like.traced():
-                half = program in HALVED and number[program] % 2
-                number[program] += 1
-                self.tests.append([program, name, 6 * seconds, functions, bool(half)])
+                self.tests.append([program, name, slower * seconds, functions, self.ci or bool(half)])
             return self.tests
         cache = path('.', f'{self.name}.json')
         if os.path.exists(cache):
@@ -241,8 +244,11 @@ class Suite:
         return tests
 
 
-FIRST = [Suite('o2', 'plain', TESTS, {'AMP_QUICK': '1'}), Suite('cuda', 'plain', ['cuda'], {'AMP_QUICK': '1'})]
+FIRST = [Suite('o2', 'plain', TESTS, {'AMP_QUICK': '1'}), Suite('cuda', 'plain', ['cuda', 'sgemm'], {'AMP_QUICK': '1'})]
 SANITIZED = Suite('sanitize', 'sanitize', TESTS, {'AMP_QUICK': '1'}, like=FIRST[0])
+LAST = Suite('last', 'usual', TESTS, {'AMP_QUICK': '1'}, like=FIRST[0])
+THREADS = Suite('threads', 'threads', TESTS, {'AMP_QUICK': '1', 'OMP_NUM_THREADS': '3', 'OMP_WAIT_POLICY': 'passive'},
+                True, FIRST[0])
 TIERS = [Suite('tier-' + t, 'plain', PRODUCTS, {'AMP_QUICK': '2', 'AMP_TEST_TIER': t})
          for t in ('c', 'avx2', 'avx512', 'pairs')] + \
         [Suite('model-' + t, 'model', PRODUCTS + ['tiles', 'processors'] * (t == 'amx'),
@@ -308,13 +314,13 @@ def built(suite, program, f, objects):
     """Program with the fault, linked with those of its objects that have it; None if one does not compile."""
     core, into = f.file == 'amp.h' and f.line < implementation, 'planted-' + suite.kind
     changed = [o for o in SUPPORT.get(program, [program, 'amp']) if o != 'emu' and
-               (core and o in including or o == ('amp' if f.file == 'amp.h' else 'kernels'))]
+               (core and o in including or o in (('amp', 'sgemm') if f.file == 'amp.h' else ('kernels',)))]
     for o in changed:
         if (into, o) not in objects: objects[into, o] = compiled(into, o)
     return linked(suite.kind, program, into, changed) if all(objects[into, o] for o in changed) else None
 
 
-def seen(suites, f, objects):
+def seen(suites, f, objects, enough=ENOUGH):
     """The first test that sees the fault, as (name, of make ci only), or None."""
     def worth(pair):
         suite, (program, name, seconds, _, ci) = pair
@@ -325,7 +331,7 @@ def seen(suites, f, objects):
         key, limits = (f.room, suite.kind, program, name), (3 + 8 * seconds, 60 + 40 * seconds)
         if key[1:3] not in programs: programs[key[1:3]] = built(suite, program, f, objects)
         spent += seconds
-        if not programs[key[1:3]] or spent > ENOUGH: continue
+        if not programs[key[1:3]] or spent > enough: continue
         tries[key] += 1
         if run(programs[key[1:3]], name, suite.env, *limits)[0]: continue
         if suite.like and key[1:] not in usual:  # it must pass without the fault, too
@@ -359,11 +365,13 @@ def judged(f, equal):
         compiled_to = [open(path(k, first + '.o'), 'rb').read() for k in ('plain', 'planted-plain')]
         core = f.file == 'amp.h' and f.line < implementation
         if compiled_to[0] == compiled_to[1] and not core: return 'dropped', 'the same object code'
-        killer = seen(FIRST if f.file == 'amp.h' else FIRST[1:], f, objects)
+        killer = seen(FIRST, f, objects) if f.file == 'amp.h' else seen(FIRST[1:], f, objects, ALL)
         if killer: return 'seen', killer[0]
         if same(f): return 'dropped', 'the same object code'
         if f.change in equal: return 'equal', ''
-        killer = seen([SANITIZED] + TIERS * (f.room in REACHED), f, objects) if f.file == 'amp.h' else None
+        looks = [([SANITIZED], ENOUGH), (TIERS * (f.room in REACHED), ALL), ([LAST], ALL), ([THREADS], ENOUGH)]
+        killer = next(filter(None, (seen(suites, f, objects, most) for suites, most in looks)), None) \
+            if f.file == 'amp.h' else None
         return ('seen-ci' if killer[1] else 'seen', killer[0]) if killer else ('LIVES', '')
     finally: plant(None)
 
@@ -410,6 +418,7 @@ def main():
         if sum(n for (_, v), n in table.items() if v != 'dropped') >= count: break
         verdict = told.get(f.id)
         if verdict == 'LIVES' and f.change in equal: verdict = 'equal'
+        if not verdict and int(f.id, 16) % parts != share: verdict = 'left'
         if not verdict:
             began = time.time()
             verdict, who = judged(f, equal)
@@ -418,7 +427,7 @@ def main():
             print(line, file=log, flush=True)
             if verdict == 'LIVES': print(line, flush=True)
         table[f.room, verdict] += 1
-    verdicts = ['dropped', 'seen', 'seen-ci', 'equal', 'LIVES']
+    verdicts = ['dropped', 'seen', 'seen-ci', 'equal', 'LIVES'] + ['left'] * (parts > 1)
     print(f'{"room":32}' + ''.join(f'{v:>9}' for v in verdicts))
     for room in list(rooms) + ['all']:
         row = [sum(n for (r, w), n in table.items() if w == v and room in (r, 'all')) for v in verdicts]

@@ -951,6 +951,8 @@ TEST(flat_wrong_sums, "contract: the parts' n must add up to whole's; an error c
     CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, NULL, 1), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_add_flat(&opt, NULL, parts, 1), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_add_flat(NULL, &whole, parts, 1), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, SIZE_MAX / 3 / sizeof *parts),
+                 AMP_ERROR_TOO_LARGE); /* before one is read */
     parts[5].lr_scale = -1.0f; /* the last part is wrong: none may be added */
     CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS), AMP_ERROR_INVALID_CONFIG);
     whole.n = 0;

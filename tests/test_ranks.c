@@ -1490,12 +1490,14 @@ TEST(agreed, "law 18: a set that is saved twice in one step stays whole where on
     static const int errors[] = {EMFILE, ESTALE, EACCES, 0};
     unsigned char   *before;
     size_t           k, n;
+    int              opens;
     for (k = test_state.quick == 2 ? 2 : 0; k < sizeof errors / sizeof *errors; k++) {
         begin_files();
         use("u");
         together(2, run_and_save);
         all_are(2, AMP_OK);
         copy_file(path_of("u"), path_of("old"));
+        copy_file(path_of("u"), path_of("u.4.2-of-2")); /* of no set */
         if (!errors[k]) together(2, only_save); /* u names another set than old */
         planted.path    = task.path;
         planted.instead = path_of("old");
@@ -1505,6 +1507,7 @@ TEST(agreed, "law 18: a set that is saved twice in one step stays whole where on
         planted.rank = 0;
         all_are(2, AMP_OK);
         CHECK(!file_exists(path_of("u.4.0-of-2")) && !file_exists(path_of("u.4.1-of-2")));
+        CHECK_EQ_INT(remove(path_of("u.4.2-of-2")), 0);
         if (!errors[k]) {
             CHECK(file_exists(path_of("u.4-2.0-of-2")) && !file_exists(path_of("u.4-1.1-of-2")));
             all_free();
@@ -1514,13 +1517,18 @@ TEST(agreed, "law 18: a set that is saved twice in one step stays whole where on
         }
         before       = file_bytes(path_of("u"), &n); /* and rank 0 fails, before anything is written */
         planted.rank = 1;
-        together(2, only_save);
-        CHECK_EQ_INT(members[0].result, AMP_ERROR_READ);
-        CHECK(strstr(members[0].problem, "cannot be read") != NULL);
-        CHECK_EQ_INT(members[1].result, AMP_ERROR_WRITE);
-        CHECK(strstr(members[1].problem, "another rank") != NULL);
-        CHECK(!file_exists(path_of("u.4.0-of-2")) && !file_exists(path_of("u.4-2.1-of-2")));
-        CHECK(file_exists(path_of("u.4-1.0-of-2")));
+        for (opens = 0; opens < 2; opens++) { /* not at all; then what no byte can be read of */
+            planted.error   = opens ? 0 : errors[k];
+            planted.instead = folder;
+            together(2, only_save);
+            CHECK_EQ_INT(members[0].result, AMP_ERROR_READ);
+            CHECK(strstr(members[0].problem, "cannot be read") != NULL);
+            CHECK_EQ_INT(members[1].result, AMP_ERROR_WRITE);
+            CHECK(strstr(members[1].problem, "another rank") != NULL);
+            CHECK(!file_exists(path_of("u.4.0-of-2")) && !file_exists(path_of("u.4-2.1-of-2")));
+            CHECK(file_exists(path_of("u.4-1.0-of-2")));
+        }
+        planted.error = errors[k];
         all_free();
         together(1, shard_run);
         together(1, only_save); /* one file replaces what it cannot read, and removes nothing */

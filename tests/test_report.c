@@ -879,6 +879,9 @@ TEST(members, "law 21: each number of a report in a file is that of its name: no
     CHECK_EQ_U64(h->iteration, 257);
     CHECK_EQ_F32(h->clip_factor, 10.0f);
     CHECK_EQ_U64(o->last, 17);
+    record->running.row = 5; /* it begins anew where it would be */
+    save(&r, &t);
+    CHECK_EQ_INT(load_tape(&r, &t), AMP_ERROR_CORRUPT);
     free(t.bytes);
     end(&r);
 }

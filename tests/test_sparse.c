@@ -279,6 +279,21 @@ TEST(segments, "amp.h sparse: a row's places are added 64 at a time, in order, a
     }
 }
 
+TEST(segments_behind, "amp.h sparse: a row of many places behind many rows of one leaves all numbers as they are") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F32);
+    uint32_t           i;
+    desc.scaler.init_scale = 1.0f;
+    start(&one, &desc, AMP_F32, 1);
+    for (i = 0; i < MOST; i++) one.rows[i] = i < ROWS ? i : ROWS - 1;
+    one.count = MOST;
+    random_values(&one, AMP_F32, MOST);
+    memset(one.weight, 0, sizeof one.weight);
+    CHECK_EQ_INT(amp_optimizer_step(&one.opt, 1.0f), AMP_OK);
+    for (i = 0; i < ROWS; i++)
+        CHECK_EQ_F32(one.weight[i * LENGTH + i % LENGTH], 0.0f - sum_of_row(&one, AMP_F32, i, i % LENGTH));
+    amp_optimizer_free(&one.opt);
+}
+
 TEST(sums_beyond_fp16, "amp.h sparse: sums may be beyond fp16") {
     amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F16);
     amp_status         status;
@@ -553,7 +568,7 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
     int                which;
     memset(&good, 0, sizeof good);
     good.n = 12, good.weight = x, good.grad = grad, good.rows = &few;
-    for (which = 0; which < 11; which++) {
+    for (which = 0; which < 13 - (sizeof(size_t) < 8 ? 2 : 0); which++) {
         amp_result expected = AMP_ERROR_INVALID_CONFIG;
         desc         = desc_of(AMP_KIND_ADAMW, AMP_F16);
         desc.problem = problem;
@@ -570,6 +585,11 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
         if (which == 8) desc.kind = AMP_KIND_SGD, expected = AMP_OK;
         if (which == 9) t.grad = NULL, few.rows = NULL, expected = AMP_OK; /* frozen */
         if (which == 10) t.n = few.row_length = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
+        if (which > 10) { /* the most there can be, and one more */
+            t.n = few.row_length = ((size_t)1 << 31) - 1;
+            few.max_rows = ((size_t)1 << 27) + (which == 12);
+            expected     = which == 12 ? AMP_ERROR_TOO_LARGE : AMP_OK;
+        }
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), expected);
         CHECK((problem[0] != '\0') == (expected != AMP_OK));
@@ -589,6 +609,7 @@ int main(int argc, char **argv) {
     RUN(duplicates);
     RUN(order_of_places);
     RUN(segments);
+    RUN(segments_behind);
     RUN(sums_beyond_fp16);
     RUN(statistics);
     RUN(bad_rows);

@@ -1493,9 +1493,7 @@ cudaError_t cudaGraphAddNode(cudaGraphNode_t *out, cudaGraph_t graph, const cuda
     node->needs.assign(needs, needs + num_needs);
     if (p->type == cudaGraphNodeTypeConditional) {
         const cudaConditionalNodeParams &c = p->conditional;
-        const unsigned                   most = c.type == cudaGraphCondTypeIf      ? 2
-                                                : c.type == cudaGraphCondTypeWhile ? 1
-                                                                                   : 1000;
+        const unsigned most = c.type == cudaGraphCondTypeSwitch ? 1000 : 1; /* an if has an else from 12.8 on */
         REQUIRE(c.handle - 1 < conditions.size() && c.size - 1 < most, cudaErrorInvalidValue);
         node->condition = c.handle;
         node->type      = c.type;
