@@ -292,7 +292,8 @@
               ranks meet; a step or a refresh that is refused to shards is refused to ranks without
               elements, too; desc.problem tells an index of no tensor (amp_optimizer_accumulate
               left an older text there); programs with _POSIX_C_SOURCE below 200112 and clang; on
-              32-bit ARM the bits of a step in an -Ofast link, and warnings of clang. Examples say
+              32-bit ARM the bits of a step in an -Ofast link, and warnings of clang; by clang 19
+              with -ffast-math, spike_norm and spike_z take a norm that is not finite. Examples say
               why a disk takes no state, and report.c then leaves the older page.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
@@ -1841,6 +1842,16 @@ AMPI_FN uint32_t ampi_bits_of_f32(float x) {
     return u;
 }
 
+/* Is *x inf or NaN? */
+AMPI_FN int ampi_nonfinite_at(const double *x) {
+    uint64_t bits;
+    uint32_t exponent;
+    memcpy(&bits, x, 8);
+    exponent = (uint32_t)(bits >> 52) & 0x7ffu;
+    AMPI_HIDE(exponent);
+    return exponent == 0x7ffu;
+}
+
 AMPI_HOST int ampi_is_zero(const float *x) {
     uint32_t u = ampi_load_u32(x, 0);
     AMPI_HIDE(u); /* or clang compares floats, and where subnormals count as 0 they would be it */
@@ -2437,14 +2448,14 @@ AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
 
 /* Is this norm one to skip? If not, it joins the running statistics. One that is not finite does
    neither that nor count among the spikes in a row, but is skipped if any are. */
-AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
+AMPI_FN int ampi_spike(const amp_plan *plan) {
     ampi_running *r     = &plan->record->running;
+    const double  norm  = plan->control->norm;
     const double  limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
     int           spike = limit > 0.0 && norm > limit;
     double        n, before;
-    uint64_t      bits;
-    memcpy(&bits, &norm, 8);
-    if ((bits >> 52 & 0x7ffu) == 0x7ffu) return limit > 0.0 || z > 0.0; /* from a scale of 0 */
+    if (ampi_nonfinite_at(&plan->control->norm))
+        return limit > 0.0 || z > 0.0; /* from a scale of 0 */
     if (z > 0.0 && r->norms == AMPI_RUNNING && r->variance > 0.0 &&
         ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
         spike = 1;
@@ -2467,7 +2478,7 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
     amp_iteration *t      = &r->history[number % AMP_HISTORY];
     uint32_t       why    = AMP_SKIP_NONE;
     if (bad) why = r->bad || !c->flags[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
-    else if (ampi_spike(plan, c->norm)) why = AMP_SKIP_SPIKE;
+    else if (ampi_spike(plan)) why = AMP_SKIP_SPIKE;
     if (why == AMP_SKIP_SPIKE) c->gate.skip = 1;
     if (!c->gate.skip) why = AMP_SKIP_NONE; /* a disabled scaler steps on */
     if (why != AMP_SKIP_NONE) r->running.skips[why - 1u]++;
@@ -3093,11 +3104,9 @@ static void ampi_print_count(ampi_text *t, uint64_t n) {
 static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     uint64_t bits, n, ten;
     int      power = 0, point; /* of ten: of the last digit, and of the first */
-    int      nonfinite;
     memcpy(&bits, &x, 8);
-    nonfinite = (bits >> 52 & 0x7ff) == 0x7ff;
     if (bits >> 63) ampi_print_char(t, '-');
-    if (nonfinite) {
+    if (ampi_nonfinite_at(&x)) {
         ampi_print_text(t, bits << 12 ? "NaN" : "inf");
         return;
     }
@@ -3869,9 +3878,7 @@ static int ampi_f32_in(const float *x) {
 }
 
 static int ampi_f64_in(const double *x, double low, double high) {
-    uint64_t bits;
-    memcpy(&bits, x, 8);
-    return ((bits >> 52) & 0x7ffu) != 0x7ffu && *x >= low && *x <= high;
+    return !ampi_nonfinite_at(x) && *x >= low && *x <= high;
 }
 
 #define AMPI_F32_MAX 3.40282347e38f

@@ -304,7 +304,11 @@ def users_of(name):
 def entering(suites, f):
     """(suite, test) of those that enter a function that the fault is in."""
     for suite in suites:
-        tests = suite.traced()
+        if suite.tests is None:
+            plant(None)
+            suite.traced()
+            plant(f)
+        tests = suite.tests
         found = functions_of(f.file, f.line, {(file, l) for t in tests for file in t[3] for l in t[3][file]}, set())
         for t in tests:
             if any(l in t[3].get(file, ()) for file, l in found) or not found and f.file != 'amp.h': yield suite, t
