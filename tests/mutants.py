@@ -3,7 +3,7 @@
 operator, a constant one off, a condition turned, a statement less; as many in each room. It meets the tests that enter
 its function (they are traced once, each test alone), those first that have seen the most here in the least time: o2's
 and the emulator's; if none sees it and it gives other object code, under sanitizers, in other tiers and in models, in
-all that were left, and with threads.
+all that were left, and with threads; of kernels, in the emulator under sanitizers.
 What lives and is not in mutants.txt (equal ones, with the reason) is a hole. OUTDIR/log keeps the verdicts: what was
 seen there is not judged again, what lived is where amp.h or a test has changed since.
 usage: mutants.py OUTDIR N SEED [I/P], in the repository's root; CC, CXX and CLANG may be set; I/P: number I (from 0)
@@ -28,7 +28,8 @@ EMULATED = ('-std=c++14 -w -ffp-contract=off -fno-strict-aliasing -I. -Itests -I
 SANITIZE = '-g1 -fsanitize=address,undefined -fno-sanitize-recover=all'.split()
 TRACED = '-fsanitize-coverage=' + ('func,trace-pc' if quick[0] == [clang] else 'trace-pc')
 KINDS = {'plain': ['-O0'], 'model': ['-O0', '-DTEST_MODEL', '-Wno-psabi'], 'sanitize': ['-O0'] + SANITIZE,
-         'usual': ['-O1'], 'threads': ['-O1', '-fopenmp']}
+         'usual': ['-O1'], 'threads': ['-O1', '-fopenmp'],
+         'emulated': ['-Og', '-DEMU_PLAIN_SHARED'] + SANITIZE + ['-fno-sanitize=null']}
 REACHED = 'conversions arithmetic formulas loops numbers gemm capability autocast session tiers products kernels ' \
           'vectors processors'.split()  # rooms in which products differ between tiers
 KINDS.update({f'planted-{k}': v for k, v in KINDS.items()}, **{
@@ -129,7 +130,7 @@ def quiet(command):
 def path(kind, name): return os.path.join(out, kind, name)
 
 
-def compilers(kind): return (cc, cxx) if re.search('usual|threads', kind) else quick
+def compilers(kind): return (cc, cxx) if re.search('usual|threads|emulated', kind) else quick
 
 
 def compiled(kind, name):
@@ -137,7 +138,7 @@ def compiled(kind, name):
     flags, (c, cpp) = KINDS[kind], compilers(kind)
     unit = UNITS.get(name, f'tests/test_{name}.c')
     emulator = [x for x in EMULATED if not x.endswith('cuda_emu.h') and x != '-include'] + ['-O2']
-    if name == 'emu': command = cpp + emulator
+    if name == 'emu': command = cpp + emulator + (flags + ['-DEMU_ASAN'] if 'emulated' in kind else [])
     else: command = (c + C if unit.endswith('.c') else cpp + EMULATED) + flags
     return quiet(command + ['-c', unit, '-o', path(kind, name + '.o')])
 
@@ -145,7 +146,7 @@ def compiled(kind, name):
 def linked(kind, name, into, fresh, more=()):
     """Program of a test; objects in fresh are of the directory into, the others of kind."""
     objects = [path(into if o in fresh else kind, o + '.o') for o in SUPPORT.get(name, [name, 'amp'])]
-    flags = SANITIZE if kind == 'sanitize' else KINDS[kind] if kind == 'threads' else []
+    flags = SANITIZE if kind in ('sanitize', 'emulated') else KINDS[kind] if kind == 'threads' else []
     program = path(into, name)
     command = compilers(kind)[1] + flags + objects + list(more)
     return program if quiet(command + ['-o', program, '-lm', '-lpthread']) else None
@@ -157,7 +158,7 @@ def run(program, test, env, cpu=None, clock=600):
         os.setsid()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 32, 1 << 32))
-        if 'sanitize' not in program: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+        if not re.search('sanitize|emulated', program): resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
         if cpu: resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 1))
     before, why = resource.getrusage(resource.RUSAGE_CHILDREN), ''
     child = subprocess.Popen([program] + (['--filter', test] if test else []), cwd=source, stdout=subprocess.PIPE,
@@ -193,14 +194,16 @@ class Suite:
         """Tests, as [program, name, seconds, first lines of functions by file, of make ci only]; kept in OUTDIR."""
         if self.tests is not None: return self.tests
         if self.like:  # the same tests enter the same functions, under sanitizers in more time
-            slower = 6 if self.kind == 'sanitize' else 1
-            if not all(compiled(self.kind, o) for o in self.programs + ['amp']): # a compiler without OpenMP
-                print(f'# {self.name} left out: {self.kind} does not compile', flush=True)
+            slower = 6 if self.kind in ('sanitize', 'emulated') else 1
+            objects = {o for p in self.programs for o in SUPPORT.get(p, [p, 'amp'])}
+            if not all(compiled(self.kind, o) for o in sorted(objects)):  # a compiler without OpenMP
+                print(f'# {self.name} left out: it does not compile', flush=True)
                 self.tests = []
                 return self.tests
             number = collections.Counter()
             self.tests = []
             for program, name, seconds, functions, _ in self.like.traced():
+                if program not in self.programs: continue
                 half = self.kind == 'sanitize' and program in HALVED and number[program] % 2
                 number[program] += 1
                 self.tests.append([program, name, slower * seconds, functions, self.ci or bool(half)])
@@ -247,6 +250,7 @@ class Suite:
 FIRST = [Suite('o2', 'plain', TESTS, {'AMP_QUICK': '1'}), Suite('cuda', 'plain', ['cuda', 'sgemm'], {'AMP_QUICK': '1'})]
 SANITIZED = Suite('sanitize', 'sanitize', TESTS, {'AMP_QUICK': '1'}, like=FIRST[0])
 LAST = Suite('last', 'usual', TESTS, {'AMP_QUICK': '1'}, like=FIRST[0])
+CHECKED = Suite('cuda-sanitize', 'emulated', ['cuda'], {'AMP_QUICK': '1'}, True, FIRST[1])
 THREADS = Suite('threads', 'threads', TESTS, {'AMP_QUICK': '1', 'OMP_NUM_THREADS': '3', 'OMP_WAIT_POLICY': 'passive'},
                 True, FIRST[0])
 TIERS = [Suite('tier-' + t, 'plain', PRODUCTS, {'AMP_QUICK': '2', 'AMP_TEST_TIER': t})
@@ -374,8 +378,8 @@ def judged(f, equal):
         if same(f): return 'dropped', 'the same object code'
         if f.change in equal: return 'equal', ''
         looks = [([SANITIZED], ENOUGH), (TIERS * (f.room in REACHED), ALL), ([LAST], ALL), ([THREADS], ENOUGH)]
-        killer = next(filter(None, (seen(suites, f, objects, most) for suites, most in looks)), None) \
-            if f.file == 'amp.h' else None
+        if f.file != 'amp.h': looks = [([CHECKED], ALL)]
+        killer = next(filter(None, (seen(suites, f, objects, most) for suites, most in looks)), None)
         return ('seen-ci' if killer[1] else 'seen', killer[0]) if killer else ('LIVES', '')
     finally: plant(None)
 
