@@ -2774,9 +2774,8 @@ AMPI_IN AMPI_U AMPI_(exponent_of)(AMPI_U most) {
 
 /* What a group's values are multiplied by for their codes, and codes for their values: powers of
    two, but of a NaN. */
-AMPI_IN AMPI_V AMPI_(down_of)(AMPI_U exponent) {
-    const AMPI_U e = AMPI_(most)(AMPI_(least)(exponent, AMPI_(u32)(253)), AMPI_(u32)(1));
-    return AMPI_(from_bits)((254 - e) << 23);
+AMPI_IN AMPI_V AMPI_(down_of)(AMPI_U exponent) { /* which is not 0 here */
+    return AMPI_(from_bits)((254 - AMPI_(least)(exponent, AMPI_(u32)(253))) << 23);
 }
 AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
     const AMPI_U e   = AMPI_(most)(AMPI_(least)(exponent, AMPI_(u32)(253)), AMPI_(u32)(1));
@@ -10235,8 +10234,8 @@ enum { AMPI_(all) = 0xffff }; /* a mask of 16 bits, signed or not */
 enum { AMPI_(all) = -1 };
 #endif
 AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
-    const AMPI_V zero = {0};
-    return __builtin_ia32_vcvtph2ps512_mask((AMPI_(signed16))a, zero, AMPI_(all), 4);
+    const AMPI_V none = {0};
+    return __builtin_ia32_vcvtph2ps512_mask((AMPI_(signed16))a, none, AMPI_(all), 4);
 }
 #endif
 /* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper lanes. */

@@ -2801,7 +2801,9 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         const bool    no_room = m && n && given <= needed && c_type != AMP_F32; /* fp32 sums */
         g.a = x.device + odd, g.b = y.device + odd, g.c = z.device;
         g.bias = has_bias ? w.device + from : NULL, g.bias_type = w_type, g.relu = relu;
+        in_grids(i % 4 == 1, 0);
         const amp_result told    = amp_gemm_ex(&backend, &g);
+        in_grids(0, 0);
         const bool       refused = told == AMP_ERROR_WORKSPACE;
         if (EMULATED) CHECK_EQ_INT(refused, no_room && !lt);
         else CHECK(no_room || !refused); /* what cublasLt takes is its own affair */

@@ -816,7 +816,9 @@ TEST(copies, "law 7: a cached copy on CUDA has the bits of the CPU's for all lea
                 size_t                ld   = 0;
                 uint16_t              line[1030];
                 std::vector<uint16_t> got;
+                emu_count = emu_counts();
                 OK(ampi_cache_get(&w.session, w.a + 3, 5, cols, cols + extra, type, &copy, &ld));
+                CHECK_EQ_U64(emu_count.launches, 1); /* whatever lies between rows */
                 CHECK(ld % 8 == 0 && ours(copy) && (uintptr_t)copy % 16 == 0);
                 got.resize(5 * ld);
                 CUDA(cudaStreamSynchronize(w.stream));
