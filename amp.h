@@ -287,7 +287,8 @@
               specifies them, for readers in other languages. A set that is saved again in its step
               survives where rank 0 does not find path. On a GPU storage formats of 8 bits take a
               fifth fewer instructions, and a moment of 0 no call; AMP_NO_EARLY_LAUNCH is new.
-              Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an
+              Repairs: a file that tells of a body which is no multiple of 8 bytes is AMP_ERROR_CORRUPT
+              (0.6.0 read beyond its buffer); fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an
               AMP_POLICY of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where
               ranks meet; a step or a refresh that is refused to shards is refused to ranks without
               elements, too; desc.problem tells an index of no tensor (amp_optimizer_accumulate
@@ -6382,6 +6383,7 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     a->body    = ampi_get_le(header + 16);
     if (a->version != AMPI_STATE_VERSION) AMPI_TRY(ampi_old_version(a, x));
     else if (a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
+    if (a->body % 8) return AMP_ERROR_CORRUPT; /* sums go by eight bytes */
     if (!(a->flags & AMPI_FILE_SET)) return AMP_OK;
     if (a->flags != AMPI_FILE_SET ||
         a->body != (a->version < 6 ? AMPI_STATE_OLD_SET : AMPI_STATE_SET))
