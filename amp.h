@@ -287,15 +287,16 @@
               specifies them, for readers in other languages. A set that is saved again in its step
               survives where rank 0 does not find path. On a GPU storage formats of 8 bits take a
               fifth fewer instructions, and a moment of 0 no call; AMP_NO_EARLY_LAUNCH is new.
-              Repairs: a file that tells of a body which is no multiple of 8 bytes is AMP_ERROR_CORRUPT
-              (0.6.0 read beyond its buffer); fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an
-              AMP_POLICY of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where
-              ranks meet; a step or a refresh that is refused to shards is refused to ranks without
-              elements, too; desc.problem tells an index of no tensor (amp_optimizer_accumulate
-              left an older text there); programs with _POSIX_C_SOURCE below 200112 and clang; on
-              32-bit ARM the bits of a step in an -Ofast link, and warnings of clang; by clang 19
-              with -ffast-math, spike_norm and spike_z take a norm that is not finite. Examples say
-              why a disk takes no state, and report.c then leaves the older page.
+              Repairs: a file that tells of a body which is no multiple of 8 bytes is
+              AMP_ERROR_CORRUPT (0.6.0 read beyond its buffer); fp16 by AMP_POLICY in a session
+              where bf16 pays has a loss scale; an AMP_POLICY of blanks is none; AMP_NO_GRAD in
+              add is refused; errno of a save where ranks meet; a step or a refresh that is
+              refused to shards is refused to ranks without elements, too; desc.problem tells an
+              index of no tensor (amp_optimizer_accumulate left an older text there); programs
+              with _POSIX_C_SOURCE below 200112 and clang; on 32-bit ARM the bits of a step in an
+              -Ofast link, and warnings of clang; by clang 19 with -ffast-math, spike_norm and
+              spike_z take a norm that is not finite. Examples say why a disk takes no state, and
+              report.c then leaves the older page.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
