@@ -343,7 +343,7 @@ static void fails(operation op) {
                              : fail_at.kind == REDUCTION ? AMP_ERROR_CUBLAS
                              : op == SAVE ? AMP_ERROR_WRITE : AMP_ERROR_READ;
     amp_result was;
-    int        r;
+    int        r, i;
     say(" = %s, as fault %d was planted;", amp_result_string(w.bodies[0].result), fail_at.at);
     fail_at.fired = 0;
     for (r = 0; r < w.ranks && op == BEGIN; r++) {
@@ -369,9 +369,11 @@ static void fails(operation op) {
             w.m.seen_updates = 0;
             w.version += r == 0;
             m_refresh(&w.m);
+            for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
         }
     else if (w.ranks == 1 || op == PREPARE) observe();
-    for (r = 0; r < w.ranks; r++) w.bodies[r].result = AMP_ERROR_STALE;
+    for (r = 0; r < w.ranks; r++) /* alone, a rank that has added a tensor has it */
+        if (together(op) || meets(op)) w.bodies[r].result = AMP_ERROR_STALE;
     perform_all(op);
     if (was == AMP_OK ||
         (was != error && was != w.bodies[0].result)) /* what fails without it may fail so */
