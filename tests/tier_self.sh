@@ -43,12 +43,12 @@ check 'without a fault nothing is found' $?
 
 all='amx:gemm amx:tiles pairs:gemm'
 fault "the two cross products of fp16 in tiles, the other one first" amp.h \
-    '/^static void ampi_kernel_tiles/,/^}/{
-         s/^        ampi_tiles_b(b + part);$/        ampi_tiles_b(b);/; t
-         s/^        ampi_tiles_a(a);$/        ampi_tiles_a(a + part);/; t
-         s/^        ampi_tiles_b(b); .*/        ampi_tiles_a(a);/; t
-         s/^        ampi_tiles_a(a + part);$/        ampi_tiles_b(b + part);/; t
-         s/^            ampi_tiles_b(b + part);$/            ampi_tiles_a(a + part);/
+    '/^static void ampi_tiles_terms/,/^}/{
+         /products < 4/,/^}/s/ampi_tiles_b(b + second);/ampi_tiles_a(a + second);/; t
+         s/^    ampi_tiles_b(b + second);$/    ampi_tiles_b(b);/; t
+         s/^    ampi_tiles_a(a);$/    ampi_tiles_a(a + second);/; t
+         s/^    ampi_tiles_b(b);$/    ampi_tiles_a(a);/; t
+         s/^    ampi_tiles_a(a + second);$/    ampi_tiles_b(b + second);/
      }' "$all"
 fault "a policy's tf32 is left set after a cast" amp.h \
     's/^    if (g->compute || (g->a_type != AMP_F32 .*g->tf32 = tf32;$//' amx:cache
