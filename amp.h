@@ -294,9 +294,9 @@
               refused to shards is refused to ranks without elements, too; desc.problem tells an
               index of no tensor (amp_optimizer_accumulate left an older text there); programs
               with _POSIX_C_SOURCE below 200112 and clang; on 32-bit ARM the bits of a step in an
-              -Ofast link, and warnings of clang; by clang 19 with -ffast-math, spike_norm and
-              spike_z take a norm that is not finite. Examples say why a disk takes no state, and
-              report.c then leaves the older page.
+              -Ofast link, and warnings of clang; spike_norm and spike_z skip a norm that is not
+              finite where clang 19 compiles with -ffast-math, too. Examples say why a disk takes
+              no state, and report.c then leaves the older page.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
