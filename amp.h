@@ -1565,6 +1565,23 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #define AMPI_OPTIMIZES 0
 #endif
 
+/* The host's macros, pushed and popped. Behind a function gcc's pop_options does not bring them back
+   (in C; in C++ they never change), and a <math.h> behind amp.h would lack its vector functions. */
+#if defined(AMPI_GCC_BEGIN) && !defined(__cplusplus)
+#define AMPI_MACRO(act, name) AMPI_PRAGMA(act##_macro(name))
+#define AMPI_PRAGMA(text)     _Pragma(#text)
+#define AMPI_MACROS(act)                                                                       \
+    AMPI_MACRO(act, "__OPTIMIZE__")         AMPI_MACRO(act, "__OPTIMIZE_SIZE__")               \
+    AMPI_MACRO(act, "__NO_INLINE__")        AMPI_MACRO(act, "__SUPPORT_SNAN__")                \
+    AMPI_MACRO(act, "__FAST_MATH__")        AMPI_MACRO(act, "__FINITE_MATH_ONLY__")            \
+    AMPI_MACRO(act, "__NO_MATH_ERRNO__")    AMPI_MACRO(act, "__NO_TRAPPING_MATH__")            \
+    AMPI_MACRO(act, "__NO_SIGNED_ZEROS__")  AMPI_MACRO(act, "__ROUNDING_MATH__")               \
+    AMPI_MACRO(act, "__RECIPROCAL_MATH__")  AMPI_MACRO(act, "__ASSOCIATIVE_MATH__")
+#else
+#define AMPI_MACROS(act)
+#endif
+
+AMPI_MACROS(push)
 AMPI_OPTIMIZE_BEGIN
 
 /* AMPI_HIDE: what x is, compilers do not know; they make no copies of a loop for its values, do not
@@ -1719,7 +1736,11 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END _Pragma("GCC pop_options")
 #elif defined(__clang__) && defined(__arm__) /* where clang has no float_control */
 #define AMPI_STRICT_BEGIN _Pragma("clang fp contract(off)")
-#define AMPI_STRICT_END   _Pragma("clang fp contract(on)")
+#if defined(__FAST_MATH__)
+#define AMPI_STRICT_END _Pragma("clang fp contract(fast)")
+#else
+#define AMPI_STRICT_END _Pragma("clang fp contract(on)")
+#endif
 #elif defined(__clang__)
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("float_control(push)") _Pragma("float_control(precise, on)")                      \
@@ -1730,7 +1751,11 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END   _Pragma("GCC pop_options")
 #elif defined(_MSC_VER)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
-#define AMPI_STRICT_END   __pragma(float_control(pop)) __pragma(fp_contract(on))
+#if _MSC_VER < 1930 || defined(_M_FP_CONTRACT) /* as it is without a pragma */
+#define AMPI_STRICT_END __pragma(float_control(pop)) __pragma(fp_contract(on))
+#else
+#define AMPI_STRICT_END __pragma(float_control(pop))
+#endif
 #else
 #define AMPI_STRICT_BEGIN
 #define AMPI_STRICT_END
@@ -2852,6 +2877,7 @@ AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *mast
 
 AMPI_STRICT_END
 AMPI_OPTIMIZE_END
+AMPI_MACROS(pop)
 
 #endif
 
@@ -2953,6 +2979,7 @@ AMPI_OPTIMIZE_END
 extern "C" {
 #endif
 
+AMPI_MACROS(push)
 AMPI_OPTIMIZE_BEGIN
 AMPI_STRICT_BEGIN
 
@@ -11163,6 +11190,7 @@ static const ampi_engine *ampi_engine_of(size_t i) {
 
 AMPI_STRICT_END
 AMPI_OPTIMIZE_END
+AMPI_MACROS(pop)
 
 #ifdef __cplusplus
 }

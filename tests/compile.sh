@@ -437,6 +437,46 @@ case $(ctags --version 2>&1) in
 *) skip 'the first floor names no function of the second' 'no Universal or Exuberant Ctags' ;;
 esac
 
+# The host compiles as if amp.h were not there: behind the implementation each predefined macro is as
+# before it, though any level could change it, and the host's functions are the same instructions.
+host_macros() { # host_macros COMPILER FLAGS
+    for level_of in -O0 -Og -O2 -Os -Ofast '-O2 -frounding-math -fsignaling-nans'; do
+        $1 $level_of -w -dM -E -x c /dev/null 2> /dev/null
+    done | awk '$2 !~ /[(]/ {print $2}' | sort -u > "$out/names"
+    $1 $2 -w -dM -E -x c /dev/null | awk '$2 !~ /[(]/ {name = $2; $1 = $2 = ""; print name, $0}' > "$out/macros"
+    { printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"'
+      awk 'NR == FNR {has[$1] = 1; value[$1] = $2; fields[$1] = NF; next}
+           !has[$1] {printf "#ifdef %s\n#error \"%s is new\"\n#endif\n", $1, $1; next}
+           {printf "#ifndef %s\n#error \"%s is gone\"\n#endif\n", $1, $1}
+           fields[$1] == 2 && value[$1] ~ /^[0-9]+$/ {printf "#if %s != %s\n#error \"%s was %s\"\n#endif\n", $1, value[$1], $1, value[$1]}' \
+          "$out/macros" "$out/names"
+    } > "$out/behind.c"
+    [ $(grep -c 'is gone' "$out/behind.c") -ge 250 ] && [ $(grep -c 'is new' "$out/behind.c") -ge 1 ] &&
+        $1 $2 -w -fsyntax-only -I. "$out/behind.c"
+}
+host_functions() { # host_functions COMPILER FLAGS
+    for behind in '' '-DBEHIND -DAMP_NO_VECTORS'; do
+        $1 $2 -w $behind -std=gnu11 -I. -S -o "$out/behind.s" $here/behind.c || return
+        sed -n '/^host_[a-z_]*:/,/cfi_endproc/p' "$out/behind.s" |
+            sed -E 's/[#].*//; s/[ \t]+$//; s/\.L[A-Z_]*[0-9]+(_[0-9]+)?/.L/g; /^\t*\.(L|size|p2align|quad|long|section|text|set)/d' \
+            > "$out/behind${behind:+.with}"
+    done
+    [ $(grep -c '^host_' "$out/behind") = 7 ] && diff "$out/behind" "$out/behind.with"
+}
+for compiler in "$CC" "$CLANG" gcc-11 gcc-13 gcc-14 clang-19; do
+    have "$compiler" || continue
+    label=$(basename "${compiler%% *}")
+    for flags in -Ofast '-O3 -ffast-math -march=native' -O2 -O0; do
+        silent "$label $flags: the host has its macros behind amp.h" host_macros "$compiler" "$flags"
+    done
+    for flags in -Ofast '-O3 -ffast-math -march=native'; do
+        silent "$label $flags: the host has its functions behind amp.h" host_functions "$compiler" "$flags"
+    done
+    case $("$compiler" -dM -E -x c /dev/null | grep -c -e __clang__ -e __x86_64__) in 1)
+        try "$label: vector functions of <math.h>, behind amp.h, too" grep -q _ZGV "$out/behind.with" ;;
+    esac
+done
+
 # Each clang there is: what their optimizers take for a comparison of floats differs.
 for compiler in clang clang-19; do
     if ! have $compiler; then skip "$compiler: a subnormal alpha" 'not installed'; continue; fi
