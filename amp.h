@@ -1290,10 +1290,10 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
-/* A matrix and the type to cast it to, or of its cast; when: version of masters, and capture. */
+/* Matrices and the type to cast them to, or of their cast; when: version of masters, and capture. */
 typedef struct ampi_matrix {
     const float *x;
-    size_t       rows, cols, ld;
+    size_t       rows, cols, ld, count, stride; /* of one: stride 0 */
     amp_dtype    type;
     uint64_t     version, capture;
 } ampi_matrix;
@@ -9277,8 +9277,15 @@ AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
     }
 }
 
-/* Elements from the first of m to the last. */
-static size_t ampi_extent(const ampi_matrix *m) { return (m->rows - 1) * m->ld + m->cols; }
+/* Elements from the first of m to the last, where rows are ld apart. */
+static size_t ampi_extent(const ampi_matrix *m, size_t ld) {
+    return (m->count - 1) * m->stride + (m->rows - 1) * ld + m->cols;
+}
+
+/* The distance of rows in a copy: that of the matrix in a batch, or if it suits tensor cores. */
+static size_t ampi_copy_ld(const ampi_matrix *m) {
+    return m->stride || m->ld % 8 == 0 ? m->ld : ampi_up(m->cols, 8);
+}
 
 /* The optimizer's own copy of m, if that is of the type wanted and suits tensor cores. */
 static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
@@ -9292,35 +9299,52 @@ static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
             const amp_dtype  type = slot->model ? slot->model_type : AMP_F32;
             const char      *copy;
             if (ampi_is_coded(&slot->master) || !from ||
-                !ampi_within(m->x, ampi_extent(m), from, (size_t)slot->n))
+                !ampi_within(m->x, ampi_extent(m, m->ld), from, (size_t)slot->n))
                 continue;
             s->mismatches += type != AMP_F32 && type != m->type;
             if (type != m->type) return NULL;
             copy = (const char *)slot->model + 2 * (size_t)(m->x - from);
-            return (uintptr_t)copy % 16 == 0 && m->ld % 8 == 0 ? copy : NULL;
+            return (uintptr_t)copy % 16 == 0 && m->ld == ampi_copy_ld(m) ? copy : NULL;
         }
     }
     return NULL;
 }
 
-/* The distance of rows in a copy: that of the matrix if it suits tensor cores. */
-static size_t ampi_copy_ld(const ampi_matrix *m) {
-    return m->ld % 8 == 0 ? m->ld : ampi_up(m->cols, 8);
-}
-
-/* To memory + offset. */
+/* To memory + offset: what lies between rows, or between the matrices of a batch, which may begin
+   side by side, is not ours to read. But few casts: what touches is one row, and rows that are
+   equally far apart are those of one matrix. */
 static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t offset) {
     const amp_backend *b    = &s->backend;
-    const size_t       ld   = ampi_copy_ld(m);
-    const int          flat = m->rows == 1 || m->ld == ld;
-    const size_t       rows = flat ? 1 : m->rows, cols = flat ? ampi_extent(m) : m->cols;
+    const int          side = m->stride < m->ld;
+    const size_t       far  = side ? m->ld : m->stride;
+    size_t             rows = side ? m->count : m->rows, blocks = side ? m->rows : m->count;
+    size_t             step = side ? m->stride : m->ld, ld = step, cols = m->cols, r;
+    const float       *x    = m->x;
     char              *copy = s->memory + offset;
     amp_result         result = AMP_OK;
-    size_t             r;
-    if (!flat && b->functions->cast_rows_fn)
-        return b->functions->cast_rows_fn(b, copy, m->type, ld, m->x, AMP_F32, m->ld, rows, cols);
-    for (r = 0; r < rows && result == AMP_OK; r++)
-        result = ampi_cast_on(b, copy + 2 * r * ld, m->type, m->x + r * m->ld, AMP_F32, cols);
+    if (step <= cols) {
+        cols += (rows - 1) * step;
+        rows = 1;
+    }
+    if (rows == 1) {
+        step = far;
+        ld   = side ? ampi_copy_ld(m) : far;
+    }
+    if (far == rows * step) {
+        rows *= blocks;
+        blocks = 1;
+    }
+    if (step <= cols && step == ld) {
+        cols += (rows - 1) * step;
+        rows = 1;
+    }
+    for (; blocks-- && result == AMP_OK; x += far, copy += 2 * far) {
+        if (rows > 1 && b->functions->cast_rows_fn)
+            result = b->functions->cast_rows_fn(b, copy, m->type, ld, x, AMP_F32, step, rows, cols);
+        else
+            for (r = 0; r < rows && result == AMP_OK; r++)
+                result = ampi_cast_on(b, copy + 2 * r * ld, m->type, x + r * step, AMP_F32, cols);
+    }
     return result;
 }
 
@@ -9351,7 +9375,7 @@ static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t 
    this product only, down from top, but behind all that is stored. NULL: there is none. */
 static ampi_cached *ampi_cache_place(amp_session *s, ampi_cached *e, ampi_cached *once,
                                      const ampi_matrix *m) {
-    const size_t room = ampi_up(2 * m->rows * ampi_max(m->ld, ampi_copy_ld(m)), 256);
+    const size_t room = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
     size_t       offset;
     if (room > s->top) return NULL;
     if (e && e->room >= room) return e;
@@ -9371,12 +9395,13 @@ static ampi_cached *ampi_cache_place(amp_session *s, ampi_cached *e, ampi_cached
 static amp_result ampi_cache_copy(amp_session *s, const ampi_matrix *m, const void **copy) {
     ampi_cached once, *e = s->entries, *const end = e + s->num_entries;
     int         in_use, current;
-    while (e < end && !ampi_within(m->x, ampi_extent(m), e->base, e->n)) e++;
+    while (e < end && !ampi_within(m->x, ampi_extent(m, m->ld), e->base, e->n)) e++;
     in_use  = e < end && e->product == s->product;
     current = e < end && e->of.x && e->of.version == m->version && e->of.capture == m->capture &&
               (m->capture || !s->captured || in_use);
     if (current && e->of.x == m->x && e->of.rows == m->rows && e->of.cols == m->cols &&
-        e->of.ld == m->ld && e->of.type == m->type) {
+        e->of.ld == m->ld && e->of.count == m->count && e->of.stride == m->stride &&
+        e->of.type == m->type) {
         s->hits++;
     } else {
         const int lasts = e < end && !(current && in_use); /* else: the other operand's, as it is */
@@ -9393,13 +9418,17 @@ static amp_result ampi_cache_copy(amp_session *s, const ampi_matrix *m, const vo
     return AMP_OK;
 }
 
-/* A copy of x in type, for one product; its rows are padded to multiples of 16 bytes. */
-static amp_result ampi_cache_get(amp_session *s, const float *x, size_t rows, size_t cols,
-                                 size_t ld, amp_dtype type, const void **copy, size_t *copy_ld) {
-    ampi_matrix m = {x, rows, cols, ld, type, 0, 0};
-    const void *at;
-    if (!x || !rows || !cols || ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
-    if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
+/* A copy of count matrices in type, for one product, stride apart as they are; rows of a single one
+   are padded to multiples of 16 bytes. */
+static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t count,
+                                 amp_dtype type, const void **copy, size_t *copy_ld) {
+    const size_t stride = count > 1 ? x->stride : 0;
+    ampi_matrix  m = {(const float *)x->x, x->rows, x->cols, x->ld, 1, stride, type, 0, 0};
+    const void  *at;
+    if (stride) m.count = count;
+    if (!m.x || !m.rows || !m.cols || m.ld < m.cols) return AMP_ERROR_INVALID_ARGUMENT;
+    if (m.rows > SIZE_MAX / 64 / m.ld || stride > SIZE_MAX / 64 / m.count)
+        return AMP_ERROR_TOO_LARGE;
     m.version = ampi_cache_version(s);
     if (s->backend.functions->capture_fn)
         m.capture = s->backend.functions->capture_fn(&s->backend);
@@ -9408,7 +9437,7 @@ static amp_result ampi_cache_get(amp_session *s, const float *x, size_t rows, si
     if (!at) AMPI_TRY(ampi_cache_copy(s, &m, &at));
     else s->hits++;
     *copy    = at;
-    *copy_ld = ampi_copy_ld(&m); /* that of a model copy is ld */
+    *copy_ld = ampi_copy_ld(&m);
     return AMP_OK;
 }
 
@@ -9416,12 +9445,14 @@ static amp_result ampi_cache_get(amp_session *s, const float *x, size_t rows, si
 static amp_result ampi_cache_compare(const amp_session *s, const ampi_cached *e) {
     const amp_backend *b    = &s->backend;
     const ampi_matrix *m    = &e->of;
-    const float       *x    = m->x;
-    const char        *copy = s->memory + e->offset;
+    const size_t       ld   = ampi_copy_ld(m);
     float              now[AMPI_PIECE];
     uint16_t           fresh[AMPI_PIECE], copied[AMPI_PIECE];
     size_t             r, c, n;
-    for (r = 0; r < m->rows; r++, x += m->ld, copy += 2 * ampi_copy_ld(m)) {
+    for (r = 0; r < m->rows * m->count; r++) {
+        const size_t matrix = r / m->rows * m->stride, row = r % m->rows;
+        const float *x      = m->x + matrix + row * m->ld;
+        const char  *copy   = s->memory + e->offset + 2 * (matrix + row * ld);
         for (c = 0; c < m->cols; c += n) {
             n = ampi_min(m->cols - c, AMPI_PIECE);
             AMPI_TRY(b->functions->copy_fn(b, now, x + c, 4 * n, AMPI_TO_HOST));
@@ -9478,10 +9509,9 @@ static int ampi_is_small(const amp_gemm_args *g) {
 }
 
 /* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
-   s is of another backend or stream. Those of a batch are cast as one row that holds all of them:
-   leading dimension and stride stay. */
+   s is of another backend or stream. */
 static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_args *g,
-                          amp_dtype type, int batch) {
+                          amp_dtype type) {
     const void *copy[2];
     size_t      ld[2];
     int         i;
@@ -9495,19 +9525,11 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
         return 1;
     }
     for (i = 0; i < 2; i++) {
-        ampi_matrices m = ampi_matrices_of(g, i);
+        const ampi_matrices m = ampi_matrices_of(g, i);
         copy[i] = m.x;
         ld[i]   = m.ld;
         if (m.type == type) continue;
-        if (m.type != AMP_F32) return 0;
-        if (batch) {
-            if (m.stride / 4 > m.rows * m.ld) return 0; /* what lies between is not ours to read */
-            m.cols += m.stride * (g->count - 1) + (m.rows - 1) * m.ld;
-            m.rows = 1;
-            m.ld   = m.cols;
-        }
-        if (ampi_cache_get(s, (const float *)m.x, m.rows, m.cols, m.ld, type, &copy[i],
-                           batch ? &m.ld : &ld[i]) != AMP_OK)
+        if (m.type != AMP_F32 || ampi_cache_get(s, &m, g->count, type, &copy[i], &ld[i]) != AMP_OK)
             return 0;
     }
     g->a      = copy[0];
@@ -9548,7 +9570,7 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
     const amp_result result = ampi_gemm_wants(ac, g, &type);
     if (result != AMP_OK || type == AMP_F32) return result;
     if (cached)
-        cached->fallbacks += !ampi_gemm_cast(cached, backend, g, type, g->count > 1);
+        cached->fallbacks += !ampi_gemm_cast(cached, backend, g, type);
     else if (ampi_rounds(ac, backend, g, type)) g->compute = type;
     if (g->compute || (g->a_type != AMP_F32 && g->b_type != AMP_F32)) g->tf32 = tf32;
     return AMP_OK;
@@ -9602,7 +9624,7 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
         amp_backend          backend = cached->backend;
         const cublasStatus_t status  = cublasGetStream(handle, &backend.stream);
         if (status != CUBLAS_STATUS_SUCCESS) return status;
-        cached->fallbacks += !ampi_gemm_cast(cached, &backend, &g, type, batch);
+        cached->fallbacks += !ampi_gemm_cast(cached, &backend, &g, type);
     }
     if (g.a_type != AMP_F32) to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
     else if (g.tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;

@@ -90,6 +90,7 @@ void white_cache_reset(amp_session *s) {
 
 amp_result white_cache_get(amp_session *s, const float *x, size_t rows, size_t cols, size_t ld,
                            amp_dtype type, const void **copy, size_t *copy_ld) {
-    return ampi_cache_get(s, x, rows, cols, ld, type, copy, copy_ld);
+    const ampi_matrices of = {x, AMP_F32, rows, cols, ld, 0};
+    return ampi_cache_get(s, &of, 1, type, copy, copy_ld);
 }
 #endif

@@ -26,6 +26,7 @@ static inline int unsetenv(const char *name) { return _putenv_s(name, ""); }
 #define HAVE_POSIX 1
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h> /* setrlimit */
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -70,6 +71,19 @@ static inline int disk_is_free(void) { /* as it was */
     if (the_disk.filler[0]) return remove(the_disk.filler) == 0;
     signal(SIGXFSZ, the_disk.before);
     return setrlimit(RLIMIT_FSIZE, &the_disk.limit) == 0;
+}
+
+/* So many pages of memory, of which every second one cannot be read; NULL: the system has none. */
+static inline float *pages_with_guards(size_t pages) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const int    zero = open("/dev/zero", O_RDWR);
+    char *const  all  = (char *)mmap(NULL, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE, zero, 0);
+    size_t       i;
+    close(zero);
+    if (all == (char *)MAP_FAILED) return NULL;
+    for (i = 1; i < pages; i += 2)
+        if (mprotect(all + i * page, page, PROT_NONE) != 0) return NULL;
+    return (float *)(void *)all;
 }
 #endif
 #define POSIX_WHY "no fork, file size limits, file modes, symbolic links or FIFOs on this system"

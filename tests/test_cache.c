@@ -1,9 +1,11 @@
 /* test_cache.c - sessions and their 16-bit copies for products: when a copy is made anew, when it is
    the one of before, and that amp_gemm in a scope is amp_gemm on copies that were cast by hand. */
 
+#define _GNU_SOURCE /* sysconf, mmap */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "gemm_ex.h"
+#include "posix.h"
 #include "random.h"
 #include "storage.h"
 #include "test.h"
@@ -1592,6 +1594,63 @@ TEST(gemm_batched, "manual: count products, their matrices stride elements apart
     end();
 }
 
+#if HAVE_POSIX
+/* A product of count a's in pages_with_guards, as it is and on a packed copy; weight: added. */
+static void between_guards(float *at, size_t rows, size_t cols, size_t ld, size_t stride, size_t count, int weight) {
+    enum { N = 64 };
+    const size_t size = rows * cols, all = count > 1 ? count : 1;
+    float       *packed = (float *)malloc(all * size * sizeof *packed), *b, *c, *wanted;
+    size_t       i, r, t;
+    b      = (float *)malloc(cols * N * sizeof *b);
+    c      = (float *)malloc(all * rows * N * sizeof *c);
+    wanted = (float *)malloc(all * rows * N * sizeof *c);
+    randomize(b, cols * N);
+    for (t = 0; t < 2; t++) {
+        begin_scope(1 << 22, halves[t]);
+        if (weight) OK(amp_session_add(&session, at, (all - 1) * stride + (rows - 1) * ld + cols));
+        for (i = 0; i < all; i++)
+            for (r = 0; r < rows; r++) randomize(at + i * stride + r * ld, cols);
+        for (i = 0; i < all; i++)
+            for (r = 0; r < rows; r++)
+                memcpy(packed + i * size + r * cols, at + i * stride + r * ld, cols * sizeof *packed);
+        OK(gemm_batched(NULL, 0, 0, rows, N, cols, 1.0f, packed, AMP_F32, 0, size, b, AMP_F32, 0, 0, 0.0f, wanted,
+                        AMP_F32, 0, rows * N, all));
+        COUNTS(0, 0, 2, 0);
+        OK(gemm_batched(NULL, 0, 0, rows, N, cols, 1.0f, at, AMP_F32, ld, stride, b, AMP_F32, 0, 0, 0.0f, c, AMP_F32,
+                        0, rows * N, all));
+        COUNTS(0, (uint64_t)weight, 4 - (uint64_t)weight, 0);
+        CHECK_MEM(c, wanted, all * rows * N * sizeof *c);
+        OK(amp_session_check(&session, NULL));
+        at[(all - 1) * stride + (rows - 1) * ld + cols - 1] += 1.0f; /* the last element */
+        CHECK_EQ_INT(amp_session_check(&session, NULL), weight ? AMP_ERROR_STALE : AMP_OK);
+        end();
+    }
+    free(packed), free(b), free(c), free(wanted);
+}
+#endif
+
+TEST(gemm_between, "manual: what lies between the rows of a matrix, or between the matrices of a batch, is not read by "
+                   "a cast, nor by amp_session_check") {
+#if HAVE_POSIX
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE) / 4, wide = page - 3, tall = page / 64;
+    float *const x    = pages_with_guards(64);
+    int          weight;
+    CHECK(x != NULL);
+    for (weight = 0; x != NULL && weight < 2; weight++) {
+        between_guards(x, tall, 64, 64, 2 * page, 3, weight);                  /* matrix, guard, matrix */
+        between_guards(x + 1, tall, 60, 61, 2 * page, 3, weight);              /* padded ones */
+        between_guards(x, 5, page, 2 * page, 0, 0, weight);                    /* one matrix: row, guard, row */
+        between_guards(x + 3, 5, wide, 2 * page, 10 * page, 3, weight);        /* three, equally far apart */
+        between_guards(x + 3, 5, wide, 2 * page, 14 * page, 3, weight);        /* or farther apart than their rows */
+        between_guards(x, 4, wide, 6 * page, 2 * page, 3, weight);             /* side by side: their rows alternate */
+        between_guards(x, 4, wide, 8 * page, 2 * page, 3, weight);             /* where there is room for a fourth */
+        between_guards(x, 4, page / 2, 2 * page, page / 4, 3, weight);         /* over one another */
+    }
+#else
+    SKIP(POSIX_WHY);
+#endif
+}
+
 /* An operand in a half is off by at most u |x| and half its least subnormal, so that a product is
    off by d = |a| eb + |b| ea + ea eb; with e = 2^-24 sums of k in fp32, in any order, add at most
    k e / (1 - k e) of the sum of |a b| + d, and alpha and the store three roundings. */
@@ -1973,6 +2032,7 @@ int main(int argc, char **argv) {
     RUN(gemm_types);
     RUN(gemm_no_room);
     RUN(gemm_batched);
+    RUN(gemm_between);
     RUN(gemm_bound);
     RUN(gemm_backends);
     RUN(a_session);
