@@ -2915,7 +2915,7 @@ AMPI_MACROS(pop)
 #endif
 #if defined(AMPI_TILES_MODEL) /* a file of the tests: instructions in C */
 #define AMPI_NEON 1
-#elif AMPI_VECTORS && defined(__aarch64__) && defined(__ARM_NEON)
+#elif AMPI_VECTORS && defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)
 #define AMPI_NEON 1
 #include <arm_neon.h>
 #ifdef __linux__
@@ -4443,7 +4443,9 @@ static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_dec
 /* How many moments a tensor with a gradient has. */
 static int ampi_num_moments(const amp_optimizer_desc *d) {
     const ampi_optimizer *o = &ampi_optimizers[d->kind];
-    return d->momentum > 0.0 ? o->moments : o->always;
+    uint64_t              momentum; /* its bits: a host may have subnormals count as 0 */
+    memcpy(&momentum, &d->momentum, 8);
+    return momentum << 1 ? o->moments : o->always;
 }
 
 /* Has a tensor a gradient, now or later? */
@@ -7373,6 +7375,12 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
     return most * ampi_team() + 64;
 }
 
+#if defined(AMP_CBLAS) && defined(__APPLE__) /* Accelerate: its units are not Arm's own */
+#define AMPI_FAST_BLAS 1
+#else
+#define AMPI_FAST_BLAS 0
+#endif
+
 #ifdef AMP_CBLAS
 /* Products of fp32 alone, large enough for the BLAS; what is thin or tiny is faster here. */
 static int ampi_gemm_cblas(const ampi_task *w) {
@@ -7660,7 +7668,7 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
     const char *tier  = major ? "" : amp_cpu_tier();
     const int   amx   = strcmp(tier, "amx") == 0;
     const int   pairs = strcmp(tier, "avx512_bf16") == 0;
-    const int   fours = strcmp(tier, "neon_bf16") == 0;
+    const int   fours = strcmp(tier, "neon_bf16") == 0 && !AMPI_FAST_BLAS;
     if (!c || major < 0 || minor < 0) return AMP_ERROR_INVALID_ARGUMENT;
     c->fp16   = major >= 7 || amx;
     c->bf16   = major >= 8 || amx || pairs || fours;
@@ -9502,10 +9510,11 @@ static amp_session *ampi_cached_session(const amp_autocast *ac) {
     return ac->session && ac == &ac->session->autocast ? ac->session : NULL;
 }
 
-/* With a cache, or by name, small products of fp32 stay as they are: casts would take longer. */
+/* With a cache, or by name, small products of fp32 stay as they are: casts would take longer. All
+   do where a BLAS multiplies fp32 faster than amp.h does 16 bits. */
 static int ampi_is_small(const amp_gemm_args *g) {
     return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
-           !ampi_work_above(g->m, g->n, g->k, AMPI_TILES - 1);
+           (AMPI_FAST_BLAS || !ampi_work_above(g->m, g->n, g->k, AMPI_TILES - 1));
 }
 
 /* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
@@ -9557,8 +9566,9 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
     if (backend && backend->functions != &ampi_cpu_functions) return 0;
     if ((g->a_type != AMP_F32 && g->a_type != type) || (g->b_type != AMP_F32 && g->b_type != type))
         return 0;
-    if (ac->ops[AMP_OP_GEMM].overridden) return !ampi_is_small(g);
-    return ampi_rounding_pays(g, type) && ampi_engine_pairs(type == AMP_BF16) != NULL;
+    if (ampi_is_small(g)) return 0;
+    return ac->ops[AMP_OP_GEMM].overridden ||
+           (ampi_rounding_pays(g, type) && ampi_engine_pairs(type == AMP_BF16) != NULL);
 }
 
 /* Operands as the policy wants them. */

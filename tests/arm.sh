@@ -1,6 +1,6 @@
 # BFMMLA and NEON in qemu: the instruction and 100,000 products (make ci: 300) beside the definition of tiles.h, NEON as it was
-# where there is no BFMMLA, instructions that a product takes; and amp.h as a Mac's compiler reads it, which
-# needs no Mac: its headers are stubs here.
+# where there is no BFMMLA, instructions that a product takes; and amp.h as a Mac's compiler reads it, and as that
+# of AArch64 with the other order of bytes, which need no Mac nor such a machine: their headers are stubs here.
 # usage: OBJECTS=BUILD/tests arm.sh OUTDIR
 suite=arm out=${1:?usage: arm.sh OUTDIR}
 . tests/lib.sh
@@ -23,6 +23,24 @@ if have clang-19; then
 else
     skip 'arm64-apple-macos' 'no clang-19'
 fi
+
+# Which tiers are there: a build with AMPI_NEON as expected, and not with the opposite.
+neon() { # neon TARGET 0|1
+    clang --target="$1" -nostdinc -isystem "$(clang -print-resource-dir)/include" -ffreestanding \
+        -isystem "$out/mac" -std=c99 -I. "-DAMP_TEST_NEON=$2" -fsyntax-only tests/compile/neon.c > "$out/log" 2>&1
+}
+if have clang; then
+    neon aarch64-none-elf 1 && neon aarch64_be-none-elf 0 && ! neon aarch64_be-none-elf 1
+    check 'aarch64_be takes plain C, not NEON, whose lanes lie the other way round there' $?
+else
+    skip aarch64_be 'no clang'
+fi
+
+for apple in -U__APPLE__ -D__APPLE__; do
+    ${CC:-cc} -std=c99 -O1 -Wall -Wextra -Werror -Wno-psabi $apple -I. tests/compile/accelerate.c \
+        -o "$out/accelerate" -lm > "$out/log" 2>&1 && "$out/accelerate" >> "$out/log" 2>&1
+    check "AMP_CBLAS in a scope, $apple: products of fp32 are Accelerate's on Apple, elsewhere rounded" $?
+done
 
 have $cc && have $qemu && [ -s "$object" ] || { skip 'BFMMLA' "no $cc, $qemu or $object"; finish; }
 links() { # links SOURCE FLAGS...: a program around that amp.o, of the same name

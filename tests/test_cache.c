@@ -1540,6 +1540,74 @@ TEST(gemm_no_room, "manual: where there is no room the product stays in fp32, bi
     end();
 }
 
+/* An operand of products: count matrices of rows x cols, and what the manual says of its bytes. */
+typedef struct operand { float *x; size_t rows, cols, ld, stride, count; } operand;
+
+static size_t bytes_of(const operand *o) {
+    return 2 * ((o->count - 1) * o->stride + (o->rows - 1) * o->ld + o->cols) + 14 * o->count * o->rows + 256;
+}
+static operand an_operand(float *x, size_t rows, size_t cols, size_t count) {
+    operand o;
+    o.x      = x;
+    o.rows   = rows;
+    o.cols   = cols;
+    o.ld     = cols + (random_below(2) ? random_below(40) : 0);
+    o.ld     = random_below(3) ? o.ld : (o.ld + 7) / 8 * 8;
+    o.stride = rows * o.ld + (random_below(2) ? random_below(50) : 0);
+    o.count  = count;
+    return o;
+}
+static void multiply(const operand *a, int ta, const operand *b, int tb, float *c) {
+    const size_t m = ta ? a->cols : a->rows, n = tb ? b->rows : b->cols, k = ta ? a->rows : a->cols;
+    OK(gemm_batched(NULL, ta, tb, m, n, k, 1.0f, a->x, AMP_F32, a->ld, a->stride, b->x, AMP_F32, b->ld, b->stride,
+                        0.0f, c, AMP_F32, 0, m * n, a->count));
+}
+
+TEST(enough_room, "manual: for each weight, and for both operands of the largest product, 2 bytes an element from the "
+                  "first to the last, 14 a row, and 256: then no product is left in fp32 for want of room") {
+    enum { LAYERS = 4, MOST = 60000 };
+    static float w[LAYERS][MOST], x[MOST], dy[MOST], c[MOST];
+    const int    nets = test_state.quick > 1 ? 6 : test_state.quick ? 60 : 600;
+    const operand wide = {w[0], 10, 1001, 3072, 0, 1}, few = {x, 10, 1001, 3072, 0, 1};
+    uint64_t      state;
+    int           net, round, i;
+    for (net = 0; net < nets; net++) {
+        operand      weights[LAYERS], ins[LAYERS], outs[LAYERS];
+        size_t       bytes = 0, most = 0;
+        const size_t rows = 12 + random_below(70), count = 1 + random_below(4) / 3 * 3;
+        for (i = 0; i < LAYERS; i++) {
+            const size_t in = 20 + random_below(60), out = 20 + random_below(60);
+            weights[i] = an_operand(w[i], out, in, count);
+            ins[i]     = an_operand(x, rows, in, count);
+            outs[i]    = an_operand(dy, rows, out, count);
+            bytes += bytes_of(&weights[i]);
+            if (bytes_of(&ins[i]) + bytes_of(&outs[i]) > most) most = bytes_of(&ins[i]) + bytes_of(&outs[i]);
+        }
+        state = random_state;
+        begin_scope(bytes + most, halves[net % 2]);
+        random_state = state;
+        for (i = 0; i < LAYERS; i++) OK(amp_session_add(&session, w[i], MOST));
+        for (round = 0; round < 3 * LAYERS; round++) {
+            i = net % 3 ? round % LAYERS : (int)random_below(LAYERS);
+            multiply(&ins[i], 0, &weights[i], 1, c);  /* y  = x w' */
+            multiply(&outs[i], 0, &weights[i], 0, c); /* dx = dy w */
+            multiply(&outs[i], 1, &ins[i], 0, c);     /* dw = dy' x */
+        }
+        CHECK_EQ_U64(session.fallbacks, 0);
+        CHECK(session.misses <= LAYERS); /* each is cast once */
+        end();
+    }
+    begin_scope(bytes_of(&wide) + bytes_of(&few), AMP_F16); /* rows far apart, no multiple of 8 */
+    OK(amp_session_add(&session, wide.x, MOST));
+    multiply(&few, 0, &wide, 1, c);
+    COUNTS(0, 1, 1, 0);
+    begin_scope(2 * 4 * 10 * 1001, AMP_F16); /* 2 for each element alone is not enough */
+    OK(amp_session_add(&session, wide.x, MOST));
+    multiply(&few, 0, &wide, 1, c);
+    CHECK_EQ_U64(session.fallbacks, 1);
+    end();
+}
+
 TEST(gemm_batched, "manual: count products, their matrices stride elements apart, also 0: one by "
                    "one or together, in a scope or outside, they have the same bits") {
     static float a[8192], b[8192], c[2][8192];
@@ -2031,6 +2099,7 @@ int main(int argc, char **argv) {
     RUN(gemm_tf32);
     RUN(gemm_types);
     RUN(gemm_no_room);
+    RUN(enough_room);
     RUN(gemm_batched);
     RUN(gemm_between);
     RUN(gemm_bound);

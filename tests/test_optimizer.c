@@ -2360,6 +2360,32 @@ TEST(digest_environment, "law 7: and under any settings of the caller: flushed s
         }
 }
 
+TEST(least_momentum, "law 7: the least momentum above 0, 4.9e-324, has its moment, and so where a caller has "
+                     "subnormals count as 0") {
+    const uint64_t least = 1;
+    int            daz;
+    for (daz = 0; daz <= FP_CONTROL; daz++) {
+        amp_optimizer_desc desc;
+        float              moment[5] = {0};
+        amp_result         result;
+        rig                r;
+        memset(&desc, 0, sizeof desc);
+        desc.kind = AMP_KIND_SGD;
+        memcpy(&desc.momentum, &least, 8);
+        environment = FP_IEEE | (daz ? FP_FTZ | FP_DAZ : 0u);
+        rig_single(&r, &desc, 5, AMP_F32);
+        fill_grads(&r, 1, 65536.0f);
+        CHECK(rig_step(&r, 0.1f));
+        enter();
+        result = amp_optimizer_moments(&r.opt, 0, moment, NULL);
+        leave();
+        environment = FP_IEEE;
+        CHECK_EQ_INT(result, AMP_OK);
+        CHECK_EQ_F32(moment[3], value(1, 0, 3) * 0.0625f);
+        rig_end(&r);
+    }
+}
+
 /* ============================================================ laws 17 and 19, and what they bring */
 
 /* A step of any kind: its result. */
@@ -3472,5 +3498,6 @@ int main(int argc, char **argv) {
     RUN(zero_desc);
     RUN(digest);
     RUN(digest_environment);
+    RUN(least_momentum);
     return test_end();
 }

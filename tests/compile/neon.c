@@ -1,0 +1,4 @@
+/* Has this target NEON's tiers? tests/arm.sh. */
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+AMPI_STATIC_ASSERT(ampi_neon_is_as_expected, AMPI_NEON == AMP_TEST_NEON);
