@@ -189,7 +189,8 @@
        AMP_IMPLEMENTATION   in one file: compiles the functions there
        AMP_STATIC           with it: makes all functions static to that file
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32 matrices with
-                            cblas_sgemm, unless they are thin or tiny
+                            cblas_sgemm, unless they are thin or tiny; on Apple (Accelerate) in
+                            a scope, too: >>api autocast
        AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
                             >>api cblas
        AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
@@ -496,7 +497,10 @@ AMP_DEF float      amp_scaler_scale_loss(const amp_scaler *s, float loss); /* lo
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
 /* Check, and multiply by 1 / scale: in place (fp16 is AMP_ERROR_UNSUPPORTED: it would lose what
-   scaling has saved), or into dst, which may be an fp32 src. What is inf or NaN stays. */
+   scaling has saved), or into dst, which may be an fp32 src. What is inf or NaN stays.
+   In place divides momentum that gradients carry (Darknet), too. There check all of them; unless
+   found_inf is set, unscale them to buffers of yours, and step; after each update, of a skip too,
+   make every gradient its buffer times momentum * scale, instead of your scal(momentum, grad). */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n);
 AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
                                          amp_dtype src_type, size_t n);
@@ -620,7 +624,8 @@ typedef struct amp_stats {
     uint32_t bad_row;         /* >>api sparse: 1 + the first bad place in rows; 0: none */
 } amp_stats;
 
-/* Declare one, zeroed or not, and call amp_optimizer_init. It may be moved. */
+/* Declare one, zeroed or not, and call amp_optimizer_init. It may be moved, but not while a
+   session knows it. */
 typedef struct amp_optimizer amp_optimizer;
 
 /* desc NULL: all defaults. Tensors are numbered from 0. Both copy what they are given, and the
@@ -846,11 +851,12 @@ extern amp_result amp_cuda_if_end(amp_stream body);
    lie stride elements apart (0 for a or b: the same one). Those of a and b may overlap; those of
    c lie one behind another, or side by side in rows that hold them all (heads: ldc = heads *
    dim, stride_c = dim).
-   With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements become 0; all
-   in fp32, rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one;
-   else it is two, and a c of 16 bits needs 4 m n count + 256 bytes of workspace
-   (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul; an operand of the other
-   16-bit type is AMP_ERROR_MIXED_TYPES. On CUDA fp32 is AMP_ERROR_UNSUPPORTED with it. */
+   With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements and -0 become
+   0 (cublasLt may leave -0); all in fp32, rounded once to c_type; NaN stays. On CUDA that is one
+   kernel where cublasLt has one; else it is two, and a c of 16 bits needs 4 m n count + 256 bytes
+   of workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul; an operand
+   of the other 16-bit type is AMP_ERROR_MIXED_TYPES. On CUDA fp32 is AMP_ERROR_UNSUPPORTED with
+   it. */
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
@@ -1199,8 +1205,8 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
        bf16    m and n are at least 2, m n k at least 32^3
        fp16    m and n are above 16, m n k at least 2^17; if one operand is stored in fp16, k is
                at least 32
-   All stays as it is where all is fp32 and m n k is below 32^3, where compute is set, and where a
-   cache has no room. */
+   All stays as it is where all is fp32 and m n k is below 32^3 (with AMP_CBLAS on Apple whatever it
+   is: Accelerate's fp32 is faster), where compute is set, and where a cache has no room. */
 #ifndef AMP_NO_AUTOCAST
 
 /* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
@@ -1330,17 +1336,20 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
-/* Take num_bytes of backend's memory (NULL: CPU) for copies: 2 for each element of the weights
-   that you add, and of the other operands of the largest product; on a CPU 0 is no cache, and
-   products round operands by themselves. It is the only allocation; allocator (NULL: malloc)
-   serves the CPU. Products on another stream than backend's stay in fp32. Low is fp16; but
-   without a cache bf16 where amp_capability_of says that it pays, with a scale of 1 unless desc
-   sets something (all zero is as NULL). AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY
-   change it, with the errors of amp_desc_from_env and amp_autocast_from_env. Then scale the
-   loss, unscale gradients, step unless scaler->found_inf, update the scaler, and call
-   amp_session_changed. A loop's own Adam is at step scaler->good + 1. Ending restores the
-   previous autocast: end sessions in the reverse order. Zero *session before its first start.
-   AMP_ERROR_BAD_STATE if it is running, also below another one or in another thread. */
+/* Take num_bytes of backend's memory (NULL: CPU) for copies. Each weight that you add, of one
+   shape, needs 2 for each element from its first to its last, 14 for each row, and 256; so does
+   each operand of the largest product that is no weight. What lies between rows, or between the
+   matrices of a batch, counts, but is not read. On a CPU 0 is no cache, and products round
+   operands by themselves. It is the only allocation; allocator (NULL: malloc) serves the CPU.
+   Products on another stream than backend's stay in fp32. Low is fp16; but without a cache bf16
+   where amp_capability_of says that it pays, with a scale of 1 unless desc sets something (all
+   zero is as NULL). AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY change it, with the
+   errors of amp_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale gradients
+   (if they carry momentum: amp_scaler_unscale), step unless scaler->found_inf, update the scaler,
+   and call amp_session_changed. A loop's own Adam is at step scaler->good + 1. Ending restores
+   the previous autocast: end sessions in the reverse order. Zero *session before its first start;
+   do not move it while it runs. AMP_ERROR_BAD_STATE if it does, also below another one or in
+   another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
                                      size_t num_bytes, const amp_allocator *allocator,
                                      const amp_scaler_desc *desc);
@@ -1348,8 +1357,10 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
 
 /* A weight of n elements, whose copy stays; what was added at this address before is forgotten
    (n 0: for good, before you free it). There is one copy of each: add blocks that you multiply
-   with one by one. Weights of a prepared optimizer cost nothing where it has model copies of the
-   type wanted; its steps tell that added weights have changed. opt must outlive the session.
+   with one by one. A weight of a prepared optimizer costs nothing where its model copy is of the
+   type wanted, ld is a multiple of 8, and the copy of the operand begins at a multiple of 16 bytes;
+   else it is like others: add it, too. The optimizer's steps tell that added weights have changed.
+   opt must outlive the session, and stay where it is.
    AMP_ERROR_TOO_LARGE: more than AMP_MAX_CACHED weights, AMP_MAX_CACHE_OPTIMIZERS optimizers.
    AMP_ERROR_UNSUPPORTED: desc.ranks but for whole, and a weight whose storage has no fp32 master
    (desc.problem names it). */
@@ -2253,8 +2264,8 @@ typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on
 } ampi_job;
 
 /* What differs between machines. Functions may run behind the caller's back (on a stream) and in
-   order; copy_fn to the host waits for all of them. No two are of one type: a table of them in
-   another order does not compile. */
+   order; copy_fn to the host waits for all of them. No two are of one type: of a table of them in
+   another order C++ makes an error, and C compilers warn. */
 struct ampi_functions {
     /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator serves */
     amp_result (*alloc_fn)(const amp_backend *self, size_t num_bytes, void **memory);

@@ -2846,6 +2846,44 @@ TEST(carry, "law 14: with amp_optimizer_carry a buffer that carries momentum tra
     }
 }
 
+/* The same by a scaler alone, as a session has one. */
+TEST(carry_by_scaler, "manual: a buffer that carries momentum is checked, unscaled to another one, and written anew after "
+                      "each update: it trains as in fp32, bit for bit; unscaled in place, it does not") {
+    enum { N = 37, STEPS = 120 };
+    static const float lr = 0.05f, momentum = 0.875f;
+    amp_scaler_desc    desc;
+    int                in_place;
+    memset(&desc, 0, sizeof desc);
+    desc.growth_interval = 7;
+    desc.init_scale      = 1024.0f;
+    desc.max_scale       = 65536.0f;
+    for (in_place = 0; in_place < 2; in_place++) {
+        amp_scaler s;
+        float      w[2][N] = {{0}}, u[N] = {0}, g[N] = {0}, unscaled[N] = {0};
+        uint32_t   step, j;
+        CHECK_EQ_INT(amp_scaler_init(&s, &desc), AMP_OK);
+        for (step = 0; step < STEPS; step++) {
+            const int bad = step % 11 == 4 && !in_place;
+            for (j = 0; j < N; j++) g[j] = f_add(g[j], f_mul(value(step, 3, j), s.scale));
+            if (bad) store_bits(g, AMP_F32, step % N, patterns[AMP_F32][step % NUM_NONFINITE]);
+            if (in_place) CHECK_EQ_INT(amp_scaler_unscale(&s, g, AMP_F32, N), AMP_OK);
+            else CHECK_EQ_INT(amp_scaler_check(&s, g, AMP_F32, N), AMP_OK);
+            CHECK_EQ_INT(s.found_inf != 0, bad);
+            if (!bad && !in_place) CHECK_EQ_INT(amp_scaler_unscale_to(&s, unscaled, g, AMP_F32, N), AMP_OK);
+            for (j = 0; j < N && !bad; j++) {
+                u[j]    = f_add(f_mul(momentum, u[j]), value(step, 3, j));
+                w[0][j] = f_sub(w[0][j], f_mul(lr, u[j]));
+                w[1][j] = f_sub(w[1][j], f_mul(lr, in_place ? g[j] : unscaled[j]));
+            }
+            CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+            for (j = 0; j < N; j++)
+                g[j] = in_place ? f_mul(momentum, g[j]) : f_mul(unscaled[j], f_mul(momentum, s.scale));
+        }
+        CHECK_EQ_INT(memcmp(w[0], w[1], sizeof w[0]) != 0, in_place);
+        CHECK(s.growths > 5 && (s.backoffs > 5 || in_place));
+    }
+}
+
 TEST(carry_errors, "law 14: carry is for optimizers of your own with a buffer, between steps, and a "
                    "momentum that is a number") {
     amp_optimizer_desc desc = kind_desc(0);
@@ -3482,6 +3520,7 @@ int main(int argc, char **argv) {
     RUN(rebind_all_errors);
     RUN(unscale_once);
     RUN(carry);
+    RUN(carry_by_scaler);
     RUN(carry_errors);
     RUN(missed_updates);
     RUN(handed_over);
