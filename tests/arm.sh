@@ -4,6 +4,7 @@
 # usage: OBJECTS=BUILD/tests arm.sh OUTDIR
 suite=arm out=${1:?usage: arm.sh OUTDIR}
 . tests/lib.sh
+clang=${CLANG:-clang}
 cc=aarch64-linux-gnu-gcc qemu=qemu-aarch64 object=$OBJECTS/aarch64/amp.o
 
 mac() { # mac LANGUAGE STANDARD
@@ -24,16 +25,16 @@ else
     skip 'arm64-apple-macos' 'no clang-19'
 fi
 
-# Which tiers are there: a build with AMPI_NEON as expected, and not with the opposite.
+# Has a target NEON's tiers, as expected?
 neon() { # neon TARGET 0|1
-    clang --target="$1" -nostdinc -isystem "$(clang -print-resource-dir)/include" -ffreestanding \
+    $clang --target="$1" -nostdinc -isystem "$($clang -print-resource-dir)/include" -ffreestanding \
         -isystem "$out/mac" -std=c99 -I. "-DAMP_TEST_NEON=$2" -fsyntax-only tests/compile/neon.c > "$out/log" 2>&1
 }
-if have clang; then
+if have "$clang"; then
     neon aarch64-none-elf 1 && neon aarch64_be-none-elf 0 && ! neon aarch64_be-none-elf 1
     check 'aarch64_be takes plain C, not NEON, whose lanes lie the other way round there' $?
 else
-    skip aarch64_be 'no clang'
+    skip aarch64_be "no $clang"
 fi
 
 for apple in -U__APPLE__ -D__APPLE__; do
