@@ -1,6 +1,7 @@
 /* test_cblas.c - AMP_CBLAS_DROP_IN: cblas_sgemm beside sums in double and beside amp_gemm. Linked with
    --wrap=cblas_sgemm, so that what goes to the original is seen. */
 
+#define _GNU_SOURCE /* setenv */
 #include <cblas.h>
 #define AMP_CBLAS_DROP_IN
 #define AMP_IMPLEMENTATION
@@ -205,10 +206,40 @@ TEST(threads, "contract: a worker thread computes in fp32, until it uses a copy 
     compute_in(AMP_F32);
 }
 
+/* Large enough for fp16 where that pays, in the session of README. */
+static void in_session(const char *dtype, float *c) {
+    static float       a[64 * 64], b[64 * 64];
+    static amp_session s;
+    size_t             i;
+    for (i = 0; i < 64 * 64; i++) a[i] = (float)(i % 61) / 59.0f, b[i] = (float)(i % 67) / 63.0f - 0.5f;
+    if (dtype) CHECK_EQ_INT(setenv("AMP_DTYPE", dtype, 1), 0);
+    CHECK_EQ_INT(amp_session_start(&s, NULL, 0, NULL, NULL), AMP_OK);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 64, 64, 64, 1.0f, a, 64, b, 64, 0.0f, c, 64);
+    amp_session_end(&s);
+    unsetenv("AMP_DTYPE");
+}
+
+TEST(where_it_pays, "README: products are in bf16 where that pays, else in fp32; with AMP_DTYPE=fp16 in fp16 where "
+                    "that pays, else in fp32") {
+    static float   c[4][64 * 64];
+    amp_capability cpu;
+    CHECK_EQ_INT(amp_capability_of(0, 0, &cpu), AMP_OK);
+    compute_in(AMP_F32);
+    in_session("fp32", c[0]);
+    in_session(NULL, c[1]);
+    in_session("bf16", c[2]);
+    in_session("fp16", c[3]);
+    CHECK_EQ_INT(memcmp(c[1], c[0], sizeof c[0]) != 0, cpu.bf16);
+    CHECK_EQ_INT(memcmp(c[2], c[0], sizeof c[0]) != 0, cpu.bf16);
+    CHECK_EQ_INT(memcmp(c[3], c[0], sizeof c[0]) != 0, cpu.fp16);
+    CHECK_MEM(c[1], c[2], sizeof c[0]);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(calls);
     RUN(refused);
     RUN(threads);
+    RUN(where_it_pays);
     return test_end();
 }
