@@ -221,7 +221,8 @@
    Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
             changed nothing, with two exceptions. When a backend fails in a step, a load or a
             rebind (the CPU never does), or sum_fn does, load a saved state before going on.
-            end_step reports a second begin_step after it has ended the step.
+            end_step reports a second begin_step after it has ended the step. What an init
+            function (amp_*_init, amp_*_backend) refuses, it leaves zeroed.
    Silence  What cannot have worked says so: a step without any gradient is an error; see
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
@@ -563,7 +564,7 @@ typedef struct amp_tensor {
     int         no_weight_decay; /* nonzero: none                                              */
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
     int         grad_later;      /* nonzero: grad is NULL now, and rebind brings it            */
-    const float *moment1, *moment2; /* of a run to be continued: amp_optimizer_moments         */
+    const float *moment1, *moment2; /* as amp_optimizer_moments gave them: in shards a range   */
     const struct amp_rows    *rows;    /* grad is of few rows: >>api sparse; NULL: of all      */
     const struct amp_storage *storage; /* >>api storage; NULL: desc's                          */
 } amp_tensor;
@@ -624,8 +625,8 @@ typedef struct amp_stats {
     uint32_t bad_row;         /* >>api sparse: 1 + the first bad place in rows; 0: none */
 } amp_stats;
 
-/* Declare one, zeroed or not, and call amp_optimizer_init. It may be moved, but not while a
-   session knows it. */
+/* Declare one, zeroed or not, and call amp_optimizer_init: again only after amp_optimizer_free. It
+   may be moved, but not while a session knows it. */
 typedef struct amp_optimizer amp_optimizer;
 
 /* desc NULL: all defaults. Tensors are numbered from 0. Both copy what they are given, and the
@@ -665,7 +666,7 @@ AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
 
-/* Release all memory. Safe when zeroed, and twice. */
+/* Release all memory. Safe when zeroed, after an init that was refused, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* ----------------------------------------------------------------- >>api  state */
@@ -809,9 +810,11 @@ typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_g
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
-/* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory
-   (of a rank: its range); either may be NULL. Waits. As amp_tensor.moment1, .moment2 (fused
-   kinds; copied in prepare), with desc.first_step = amp_status.steps, they continue the run.
+/* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory;
+   in shards this rank's range, as many floats as amp_optimizer_range says. Either may be NULL.
+   Waits. In backend memory, as amp_tensor.moment1, .moment2 (fused kinds; copied in prepare; in
+   shards the same range, in a flat array where its tensor begins), with desc.first_step =
+   amp_status.steps, they continue the run on as many ranks. (On another number: a state file.)
    AMP_ERROR_UNSUPPORTED for one that the tensor does not have. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
@@ -923,6 +926,8 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    Of sums each is 0 on every rank but one, or they are whole numbers below 2^32: any order is
    exact. Prepare, save_file and load_file call sum_fn, too, so that all fail if they refuse one
    rank (memory, a path that is no file); a rank that never calls is waited for: end the others.
+   Save_file meets four times: a rank whose sum_fn fails tells the others when they meet next. Where
+   that is the last time, in prepare and in load_file, they do not learn of it, and go on.
    Prepare returns AMP_ERROR_MISMATCH to all if tensors differ, or what decides a step in their
    descs, or numbers are not 0 to count - 1, or another rank could not prepare.
 
@@ -997,10 +1002,10 @@ typedef struct amp_rows {
    A step counts in passes that it makes anyway: no launch is added, nothing waits, a graph
    replays it. Reading a report waits. Steps, taken or skipped, are iterations, numbered from
    first_step + 1. All but the histograms is saved with the state; a state without a report
-   begins a new history. Each rank reports its own shard; on another number of ranks it continues
-   the report of a rank that had some of it. Of a gradient of few rows the fp32 sums are counted;
-   a row that is not in the tensor is an overflow. Weights are not counted in such a tensor, nor
-   where masters are not fp32.
+   begins a new history. Each rank reports its own shard. On another number of ranks a run goes on
+   with the report that counts most overflows, and each tensor with the one that counts most in it.
+   Of a gradient of few rows the fp32 sums are counted; a row that is not in the tensor is an
+   overflow. Weights are not counted in such a tensor, nor where masters are not fp32.
 
    The running mean and variance average the first 128 norms that were not spikes, then decay
    with weight 1/128. Before 128 norms, and while the variance is 0, spike_z finds no spike. The
@@ -4045,6 +4050,7 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
     amp_result      result;
     if (!s) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&defaults, 0, sizeof defaults);
+    memset(s, 0, sizeof *s);
     if (!desc) desc = &defaults;
     AMPI_IEEE(result = ampi_scaler_setup(s, desc, ampi_blank(desc->problem)));
     return result;
@@ -4371,7 +4377,6 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
 /* What desc asks for. What its pointers lead to may go: nothing follows them any more. */
 static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc *d = &opt->desc;
-    memset(opt, 0, sizeof *opt);
     *d = *desc;
     if (!(d->beta1 > 0.0)) d->beta1 = 0.9;
     if (!(d->beta2 > 0.0)) d->beta2 = ampi_optimizers[d->kind].beta2;
@@ -4394,6 +4399,7 @@ AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_de
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
+    memset(opt, 0, sizeof *opt);
     ampi_blank(d.problem);
     AMPI_IEEE(result = ampi_desc_ok(&d));
     if (result == AMP_OK) AMPI_IEEE(ampi_begin(opt, &d));
@@ -4814,9 +4820,8 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
     arena.base     = base;
     plan->control  = (ampi_control *)ampi_take(&arena, 1, sizeof *plan->control, 64);
     plan->slots    = (ampi_slot *)ampi_take(&arena, count, sizeof *plan->slots, 64);
-    plan->sums     = (double *)ampi_take(&arena, (size_t)plan->num_sums + AMPI_WORDS +
-                                                     (size_t)opt->ranks.count,
-                                         sizeof(double), 64); /* prepare has one for each rank */
+    plan->sums     = (double *)ampi_take(&arena, (size_t)plan->num_sums + AMPI_WORDS,
+                                         sizeof(double), 64);
     plan->chunk_slots =
         (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
     plan->scaler = opt->desc.shared_scaler;
@@ -4895,13 +4900,13 @@ static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype typ
 }
 
 /* A tensor's master, all of its model copy (other ranks' ranges as they round them), and the
-   moments it brings. */
+   moments it brings: in shards, of its range. */
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const float *const moments[] = {t->moment1, t->moment2};
     const amp_dtype    type   = s->model_type;
     const amp_dtype    stored = s->moment[0].format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
-    const size_t       n      = (size_t)s->n, first = (size_t)s->first;
-    const float       *src    = t->weight ? t->weight + first : NULL;
+    const size_t       n      = (size_t)s->n;
+    const float       *src    = t->weight ? t->weight + s->first : NULL;
     ampi_stored        none   = s->master;
     int                k;
     none.data = NULL;
@@ -4910,7 +4915,7 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     AMPI_TRY(ampi_write_on(b, s->model, type, &s->master, src, n));
     for (k = 0; k < 2; k++)
         if (moments[k])
-            AMPI_TRY(ampi_cast_on(b, s->moment[k].data, stored, moments[k] + first, AMP_F32, n));
+            AMPI_TRY(ampi_cast_on(b, s->moment[k].data, stored, moments[k], AMP_F32, n));
     return AMP_OK;
 }
 
@@ -4928,12 +4933,11 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
     return b->functions->copy_fn(b, nan, weight, ampi_min(n, 1) * sizeof *nan, AMPI_TO_HOST);
 }
 
-/* The tables to where kernels read them, and what tensors begin with. */
-static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, amp_plan *plan) {
+/* The tables to where kernels read them. */
+static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
     const amp_backend        *b = &opt->backend;
     ampi_control              control;
-    size_t                    i;
     memset(&control, 0, sizeof control);
     control.clip_factor    = 1.0f;
     control.gate.inv_scale = 1.0f;
@@ -4948,8 +4952,6 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, amp_
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
     plan->asked = plan->shared || opt->ranks.whole || opt->ranks.count > 1 ||
                   !ampi_is_zero(&d->scaler.init_scale) || control.scaler.scale == 1.0f;
-    for (i = 0; i < plan->num_slots; i++)
-        AMPI_TRY(ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &plan->host_slots[i]));
     AMPI_TRY(ampi_send(b, plan->slots, plan->host_slots, plan->num_slots * sizeof *plan->slots));
     AMPI_TRY(ampi_send(b, plan->sparse, plan->host_sparse,
                        plan->num_sparse * sizeof *plan->sparse));
@@ -5074,7 +5076,7 @@ static amp_result ampi_shared_ok(const amp_optimizer *opt) {
                        "desc.shared_scaler is not initialized: call amp_scaler_init");
 }
 
-/* Take memory, give all in it its place, and write what it begins with. */
+/* Take memory, give all in it its place, and write its tables. */
 static amp_result ampi_build(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
     char      *base = NULL;
@@ -5085,17 +5087,19 @@ static amp_result ampi_build(amp_optimizer *opt) {
                                                  &opt->backend_memory, &base)));
     AMPI_TRY(ampi_apart(opt));
     ampi_layout(opt, plan, base, &num_bytes);
-    AMPI_IEEE(result = ampi_fill_backend(opt, plan)); /* configured numbers are rounded to float */
+    AMPI_IEEE(result = ampi_fill_tables(opt, plan)); /* configured numbers are rounded to float */
     ampi_count_grads(plan);
     return result;
 }
 
-/* Weights that no step writes again. */
-static amp_result ampi_spoil_weights(const amp_optimizer *opt) {
+/* What tensors begin with, when nothing can be refused any more: also in arrays of the caller. */
+static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (ampi_is_coded(&opt->plan->host_slots[i].master) && t->weight)
+        const ampi_slot  *s = &opt->plan->host_slots[i];
+        AMPI_TRY(ampi_fill_tensor(&opt->backend, t, s));
+        if (ampi_is_coded(&s->master) && t->weight)
             AMPI_TRY(ampi_spoil_weight(&opt->backend, t->weight, t->n));
     }
     return AMP_OK;
@@ -5116,7 +5120,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result == AMP_OK) result = ampi_build(opt);
     if (opt->ranks.count && opt->ranks.sum_fn) result = ampi_with_ranks()->meet(opt, result);
-    if (result == AMP_OK) result = ampi_spoil_weights(opt);
+    if (result == AMP_OK) result = ampi_fill_tensors(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
     else opt->pending = AMP_OK; /* what a begin_step before it has told */
     return result;
@@ -5201,8 +5205,11 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         if (ampi_is_coded(&s->master) && t->n && !s->weight)
             return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_BAD_STATE,
-                                       "it has no fp32 master: bring its weights by "
-                                       "amp_optimizer_rebind");
+                                       opt->ranks.count
+                                           ? "it has no fp32 master, and shards take no weights: "
+                                             "load a state"
+                                           : "it has no fp32 master: bring its weights by "
+                                             "amp_optimizer_rebind");
     }
     opt->plan->version++;
     return ampi_write_models(opt);
@@ -6551,6 +6558,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
     if (opt->ranks.count) /* what was accumulated is of another run */
         AMPI_TRY(b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH));
+    opt->carries = 1; /* what the caller saved beside the state */
     return plan->record ? ampi_with_report()->send(opt) : AMP_OK;
 }
 
@@ -7726,26 +7734,35 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     return AMP_OK;
 }
 
+/* A sum of 64 bits as two numbers that ranks add exactly in doubles; and from these. */
+static void ampi_split_sum(double *words, uint64_t sum) {
+    words[0] = (double)(sum >> 32);
+    words[1] = (double)(sum & 0xffffffffu);
+}
+static uint64_t ampi_join_sums(const double *words) {
+    return ((uint64_t)words[0] << 32) + (uint64_t)words[1];
+}
+
 /* Have all ranks succeeded, and have they the same hash? *result is this rank's, and becomes theirs
    if another one has failed; text: if hashes differ. count words are added, also where a rank has
-   failed; NULL: what the plan's sums hold. 0: the ranks have not met, and others may have learnt
+   failed. 0: the ranks have not met, and others may have learnt
    something else. Flags are {h, ~h}, h being odd: both all ones is a failure. A rank whose prepare
-   has failed has no plan, but it takes 8 bytes of backend memory to say so. */
+   has failed has no plan, but it takes 24 bytes of backend memory to say so. */
 static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
                       uint64_t hash, const char *text, double *words, size_t count) {
     const amp_backend *b    = &opt->backend;
     const amp_ranks   *s    = &opt->ranks;
     const amp_plan    *plan = opt->plan && opt->plan->control ? opt->plan : NULL;
     const uint32_t     odd  = (uint32_t)(hash >> 32) | 1u;
-    const size_t       size = words ? count * sizeof *words : 0;
+    const size_t       size = count * sizeof *words;
     uint32_t           flags[2];
-    double             room = 0.0; /* backend memory, if that is the host's */
-    void              *at   = plan ? (void *)plan->control->flags : (void *)&room;
+    double             room[3]; /* flags and two words: backend memory, if that is the host's */
+    void              *at   = plan ? (void *)plan->control->flags : (void *)room;
     double            *sums;
     amp_result         met  = AMP_OK;
     if (!plan && b->functions->alloc_fn) met = b->functions->alloc_fn(b, sizeof room, &at);
     if (met != AMP_OK) return 0;
-    sums = plan ? plan->sums : (double *)at;
+    sums = plan ? plan->sums : (double *)at + 1;
     met  = ampi_send(b, sums, words, size);
     if (*result == AMP_OK) *result = met;
     flags[0] = *result == AMP_OK ? odd : UINT32_MAX;
@@ -7792,29 +7809,24 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
 }
 
 /* Could all ranks prepare (result: could this one?), have they the same tables, and is every number
-   from 0 to count - 1 that of one rank? */
+   from 0 to count - 1 that of one rank? Hashes of all numbers add up to what they should. */
 static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result) {
     const amp_ranks *s    = &opt->ranks;
-    uint64_t         hash = 0;
-    double           one  = 1.0, present = 0.0;
+    uint64_t         hash = 0, all = 0;
+    double           words[2];
     ampi_state       state;
     int              rank;
     if (result == AMP_OK) result = ampi_read_state(opt, &state);
     if (result == AMP_OK) hash = ampi_hash_tables(opt, &state);
+    ampi_split_sum(words, ampi_hash(1, (uint64_t)s->rank));
     ampi_agree(opt, &result, AMP_ERROR_MISMATCH, hash,
                "the ranks have added other tensors, or their descs differ: in dtype, kind, "
-               "storage, seed, ranks, scaler, max_norm, betas or the like", NULL, 0);
-    if (result != AMP_OK) return result;
-    result = ampi_send(&opt->backend, &opt->plan->sums[s->rank], &one, sizeof one);
-    ampi_agree(opt, &result, AMP_ERROR_MISMATCH, 0, NULL, NULL, (size_t)s->count);
-    for (rank = 0; rank < s->count && result == AMP_OK; rank++) {
-        result = ampi_read_back(opt, &present, &opt->plan->sums[rank], sizeof present);
-        if (result != AMP_OK || memcmp(&present, &one, sizeof one) == 0) continue;
-        ampi_out(opt->desc.problem, "amp_ranks.rank", (double)rank,
-                 "that of one rank, and no other");
-        return AMP_ERROR_MISMATCH;
-    }
-    return result;
+               "storage, seed, ranks, scaler, max_norm, betas or the like", words, 2);
+    for (rank = 0; rank < s->count; rank++) all += ampi_hash(1, (uint64_t)rank);
+    if (result != AMP_OK || ampi_join_sums(words) == all) return result;
+    ampi_out(opt->desc.problem, "amp_ranks.rank", (double)s->rank,
+             "one of 0 to count - 1, and that of no other rank");
+    return AMP_ERROR_MISMATCH;
 }
 
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n) {
@@ -7909,16 +7921,7 @@ static int ampi_meet_saving(const amp_optimizer *opt, amp_result *result, uint64
                       "steps differ", words, count);
 }
 
-/* A sum of 64 bits as two numbers that ranks add exactly in doubles; and from these. */
-static void ampi_split_sum(double *words, uint64_t sum) {
-    words[0] = (double)(sum >> 32);
-    words[1] = (double)(sum & 0xffffffffu);
-}
-static uint64_t ampi_join_sums(const double *words) {
-    return ((uint64_t)words[0] << 32) + (uint64_t)words[1];
-}
-
-/* Rank 0 names the set. May path name it now, though that has failed? */
+/* Rank 0 names the set. May path name it now, though that has failed, or another rank fails? */
 static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
                                 double *named) {
     ampi_set   now;
@@ -7930,8 +7933,8 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
     to->a.count   = AMPI_STATE_SET;
     to->a.set     = *set;
     result        = ampi_replace_base(to, opt);
-    if (result != AMP_OK &&
-        (ampi_set_at(to->base, &now) != AMP_OK || memcmp(&now, set, sizeof now) == 0))
+    if (result == AMP_OK || ampi_set_at(to->base, &now) != AMP_OK ||
+        memcmp(&now, set, sizeof now) == 0)
         *named = 1.0;
     return result;
 }
@@ -7939,7 +7942,7 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
 /* Which set path names, and which one shall take its place, by the word of rank 0 for all: others'
    views of a shared file system may be older. result: can this rank save? Ranks meet again before
    they write: none sees the new set there. (It would, where rank 0 does not find what was saved in
-   this step already.) */
+   this step already.) set is of no rank if this one is not to write. */
 static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
                                  ampi_set *old, ampi_set *set, amp_result result) {
     const int  first = opt->ranks.rank == 0;
@@ -7955,39 +7958,39 @@ static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint
     words[1] = first ? (double)seen.edition : 0.0;
     words[2] = first ? (double)seen.ranks : 0.0;
     (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
-    if (result != AMP_OK) return result;
-    old->step    = (uint64_t)words[0];
-    old->edition = (uint64_t)words[1];
-    old->ranks   = (uint64_t)words[2];
-    set->step    = ampi_iterations(&to->state.control);
-    set->ranks   = (uint64_t)opt->ranks.count;
-    set->edition = old->step == set->step && old->ranks == set->ranks ? old->edition + 1 : 0;
-    if (seen.step == set->step && seen.edition == set->edition && seen.ranks == set->ranks)
-        result = ampi_refuse(&opt->desc, AMP_ERROR_WRITE,
-                             "path names a set of this step, which rank 0 does not see: nothing "
-                             "was written");
+    if (result == AMP_OK) {
+        old->step    = (uint64_t)words[0];
+        old->edition = (uint64_t)words[1];
+        old->ranks   = (uint64_t)words[2];
+        set->step    = ampi_iterations(&to->state.control);
+        set->ranks   = (uint64_t)opt->ranks.count;
+        set->edition = old->step == set->step && old->ranks == set->ranks ? old->edition + 1 : 0;
+        if (seen.step == set->step && seen.edition == set->edition && seen.ranks == set->ranks)
+            result = ampi_refuse(&opt->desc, AMP_ERROR_WRITE,
+                                 "path names a set of this step, which rank 0 does not see: "
+                                 "nothing was written");
+    }
     (void)ampi_meet_saving(opt, &result, common, NULL, 0);
+    if (result != AMP_OK) set->ranks = 0;
     return result;
 }
 
-/* A set in place of the old one. What a save that failed has written goes, if to->base does not
-   name it and never will: where ranks have not met, the first may name it though another one
-   fails. */
+/* A set in place of the old one. All ranks meet four times, whatever they learn: one whose sum_fn
+   has failed brings that to the next meeting, where others wait for it. What a save that failed has
+   written goes, if to->base does not name it and never will. */
 static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_result result) {
     const uint64_t common = result == AMP_OK ? to->a.common : 0;
-    ampi_set       old, set;
+    ampi_set       old = {0, 0, 0, 0}, set = {0, 0, 0, 0};
     double         sums[2], named = 0.0;
     int            met;
-    AMPI_TRY(ampi_agree_set(opt, to, common, &old, &set, result)); /* or nobody has written */
-    result = ampi_name_shard(to, &set, (uint64_t)opt->ranks.rank);
+    result = ampi_agree_set(opt, to, common, &old, &set, result);
+    if (result == AMP_OK) result = ampi_name_shard(to, &set, (uint64_t)opt->ranks.rank);
     if (result == AMP_OK) result = ampi_replace_file(to, opt);
     ampi_split_sum(sums, result == AMP_OK ? to->a.sum : 0);
-    met         = ampi_meet_saving(opt, &result, common, sums, 2);
+    (void)ampi_meet_saving(opt, &result, common, sums, 2);
     set.content = ampi_join_sums(sums);
-    if (result == AMP_OK) {
-        if (opt->ranks.rank == 0) result = ampi_name_set(opt, to, &set, &named);
-        met = ampi_meet_saving(opt, &result, common, &named, 1);
-    }
+    if (result == AMP_OK && opt->ranks.rank == 0) result = ampi_name_set(opt, to, &set, &named);
+    met = ampi_meet_saving(opt, &result, common, &named, 1);
     if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);
     else if (met && !(named > 0.0)) ampi_remove_set(&opt->ranks, to, &set);
     return result;
@@ -8429,25 +8432,26 @@ static void ampi_walk_overflows(ampi_archive *a, ampi_overflows *o) {
 }
 
 /* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
-   optimizer does not want is read and forgotten. */
+   optimizer does not want is read and forgotten. Of several files the one goes on that saw the most
+   overflows, in all and of each tensor: a rank without elements of it has seen none. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
     const int            load = a->walk == AMPI_LOAD && plan->seen;
     const int            save = a->walk == AMPI_SAVE && a->result == AMP_OK;
-    ampi_record          here, *r = load ? &plan->seen->record : &here;
+    ampi_record          r;
     ampi_overflows       counts;
-    const ampi_running  *n = &r->running;
-    const amp_iteration *s = r->history;
+    const ampi_running  *n = &r.running;
+    const amp_iteration *s = r.history;
     int                  ok;
     size_t               i;
-    memset(&here, 0, sizeof here);
+    memset(&r, 0, sizeof r);
     memset(&counts, 0, sizeof counts);
-    if (save) a->result = ampi_read_back(opt, r, plan->record, sizeof *r);
-    ampi_walk_running(a, &r->running);
+    if (save) a->result = ampi_read_back(opt, &r, plan->record, sizeof r);
+    ampi_walk_running(a, &r.running);
     ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
-        ampi_walk_iteration(a, &r->history[i]);
+        ampi_walk_iteration(a, &r.history[i]);
         ok &= s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
               (!s->iteration || (s->iteration % AMP_HISTORY == i &&
                                  (s->tensor < 0 || (size_t)s->tensor < plan->num_slots)));
@@ -8455,8 +8459,11 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     for (i = 0; i < plan->num_slots; i++) {
         if (save && a->result == AMP_OK)
             a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
-        ampi_walk_overflows(a, load ? &plan->host_slots[i].overflows : &counts);
+        ampi_walk_overflows(a, &counts);
+        if (load && counts.overflows >= plan->host_slots[i].overflows.overflows)
+            plan->host_slots[i].overflows = counts;
     }
+    if (load && r.running.skips[0] >= plan->seen->record.running.skips[0]) plan->seen->record = r;
     if (!ok && a->walk == AMPI_VERIFY && a->result == AMP_OK) a->result = AMP_ERROR_CORRUPT;
 }
 
@@ -8924,9 +8931,9 @@ static void ampi_set_policy(amp_autocast *ac, amp_policy policy, amp_dtype low) 
 
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype) {
     if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
+    memset(ac, 0, sizeof *ac);
     if ((unsigned)policy >= (unsigned)AMPI_NUM_POLICIES || !amp_dtype_size(dtype))
         return AMP_ERROR_INVALID_ENUM;
-    memset(ac, 0, sizeof *ac);
     ampi_set_policy(ac, policy, dtype ? dtype : ampi_policy_types[policy]);
     return AMP_OK;
 }

@@ -2568,12 +2568,12 @@ amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cubla
     const cublasHandle_t handle = (cublasHandle_t)cublas_handle;
     bool                 early;
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
+    memset(backend, 0, sizeof *backend);
     if (handle) AMPI_TRY(ampi_cublas(cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_HOST)));
     if (handle) /* or partial sums might be rounded to fp16 */
         AMPI_TRY(ampi_cublas(
             cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
     AMPI_TRY(ampi_load_kernels(&early));
-    memset(backend, 0, sizeof *backend);
     backend->context   = cublas_handle;
     backend->stream    = stream;
     backend->functions = early ? ampi_cuda_functions<true>() : ampi_cuda_functions<false>();

@@ -1007,12 +1007,18 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
     }
 }
 
-/* Two ranks that take turns in one thread: a sum is what the first has left plus what comes. Here
-   gradients are the same on both, so that norms need no meeting but for the sums: clipping is off. */
+/* Two ranks that take turns in one thread. Here gradients are the same on both, so that norms need no
+   meeting: clipping is off. Prepare adds up two words of each rank, hashes of their numbers. */
 static amp_result no_sum(void *user, double *sums, size_t count, uint32_t *flags) {
-    size_t i; /* prepare: each rank is there; flags: the smallest and largest are the same */
-    (void)user, (void)flags;
-    for (i = 0; i < count && count == 2; i++) sums[i] = 1.0;
+    uint64_t rank;
+    (void)user, (void)flags; /* the smallest and largest are the same */
+    if (count != 2) return AMP_OK;
+    sums[0] = sums[1] = 0.0;
+    for (rank = 0; rank < 2; rank++) {
+        const uint64_t product = (1 ^ rank) * 0x9e3779b97f4a7c15u, hash = product ^ product >> 32;
+        sums[0] += (double)(hash >> 32);
+        sums[1] += (double)(hash & 0xffffffffu);
+    }
     return AMP_OK;
 }
 

@@ -1372,18 +1372,18 @@ TEST(bad_arguments, "NULL and unknown types: distinct results, no byte changed")
     CHECK_EQ_F32(y[1], 4.0f);
 }
 
-/* The desc is refused with result, or accepted if that is AMP_OK; not a byte changes then. */
+/* The desc is refused with result, and the scaler is zeroed then; or accepted if that is AMP_OK. */
 static void check_desc(int line, const amp_scaler_desc *d, amp_result result) {
-    amp_scaler      s, before;
-    amp_scaler_desc given;
-    char            what[64];
+    static const amp_scaler zero;
+    amp_scaler              s;
+    amp_scaler_desc         given;
+    char                    what[64];
     memset(&s, 0xa5, sizeof s);
-    memset(&before, 0xa5, sizeof s);
     memcpy(&given, d, sizeof given);
     sprintf(what, "init with the desc of line %d, preset %d", line, (int)d->preset);
     test_eq_int(__FILE__, __LINE__, what, amp_scaler_init(&s, d), result);
     CHECK_MEM(d, &given, sizeof given);
-    if (result != AMP_OK) CHECK_MEM(&s, &before, sizeof s);
+    if (result != AMP_OK) CHECK_MEM(&s, &zero, sizeof s);
 }
 
 #define DESC(member, value, result)                      \
