@@ -1451,7 +1451,7 @@ TEST(ranks, "law 7: ranks that are whole agree on other gradients as on the CPU;
 /* Ranks with shards, one behind the other: each tells its sums and fails, and when all have, each
    is given what they add up to. */
 enum { SHARDED = 4 /* tensors */, MOST_SUMS = 64 };
-enum { MEETINGS = 2 }; /* of prepare; a step has one */
+enum { MEETINGS = 1 }; /* of prepare, and of a step */
 struct meeting {
     int      met, at; /* meetings that all have told their numbers; how many this rank was in */
     double   sums[MEETINGS][MOST_SUMS];
@@ -1597,7 +1597,7 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
                 if (side == DEV) upload(s->weights[DEV], s->weights[CPU], SHARD_TOTAL * 4);
             }
         for (int side = CPU; side <= DEV; side++)
-            in_turn(&m, 2, count, [&](int k) { return begin_shard(&all[k], side, k, count, &like); });
+            in_turn(&m, 1, count, [&](int k) { return begin_shard(&all[k], side, k, count, &like); });
         for (int step = 0; step < 4; step++, runs += (unsigned)count) {
             const int type = (int)r.below(3), bad = r.one_in(4) ? (int)r.below(3) : -1;
             for (int k = 0; k < count; k++)
@@ -3850,7 +3850,8 @@ static amp_result attempt_room(rooms *m, int which) {
 
 TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and products fails once, "
                       "without effect, and is told") {
-    static const int calls[] = {2, 1, 2, 2, 2, 2, 2, 87, 3, 3, 19};
+    static const int         calls[] = {2, 1, 2, 2, 2, 2, 2, 87, 3, 3, 19};
+    static const amp_backend none    = {NULL, NULL, NULL, NULL, 0};
     dice             r(29);
     rooms            m;
     amp_scaler       s;
@@ -3868,6 +3869,7 @@ TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and prod
             emu_fail_error = cudaErrorUnknown;
             emu_api_calls  = 0;
             emu_fail_at    = ++n;
+            if (which == 7) memset(&m.backend, 0xa5, sizeof m.backend);
             result         = attempt_room(&m, which);
             emu_fail_at    = 0;
             if (emu_api_calls < n) break;
@@ -3879,6 +3881,7 @@ TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and prod
             CHECK_EQ_INT(result, cuda ? AMP_ERROR_CUDA : AMP_ERROR_CUBLAS);
             CHECK_EQ_INT(cudaPeekAtLastError(), cudaSuccess);
             CUDA(cudaDeviceSynchronize());
+            if (which == 7) CHECK_MEM(&m.backend, &none, sizeof none); /* what init refuses is zeroed */
             if (which < 8) {
                 same_buffer("x", &m.x, AMP_F32, false);
                 same_buffer("y", &m.y, AMP_F32, false);

@@ -257,6 +257,7 @@ TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatev
 #if HAVE_POSIX
 #include <errno.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -282,6 +283,7 @@ typedef struct member {
     size_t        bytes; /* that its allocator was asked for */
     int           allocations, fail_at; /* so often; the one that fails, plus one */
     int           deaf, slow; /* it learns nothing, from this meeting on; in this one it lets others end */
+    int           misses;     /* in this meeting alone it learns nothing */
     amp_result    result;
     int           error; /* errno of a save */
     char          problem[AMP_PROBLEM_SIZE];
@@ -309,6 +311,7 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
     while (c->meetings == meeting && !c->left) pthread_cond_wait(&c->changed, &c->lock);
     together = c->meetings != meeting;
     if (m->deaf && --m->deaf == 0) together = 0, m->deaf = -1;
+    if (m->misses && --m->misses == 0) together = 0;
     if (m->slow && --m->slow == 0)
         while (!c->left) pthread_cond_wait(&c->changed, &c->lock);
     memcpy(sums, c->total, count * sizeof *sums);
@@ -558,6 +561,7 @@ TEST(ranks_without_elements, "law 17: what is refused to one rank is refused to 
     all_free();
     together(3, refresh_few);
     all_are(3, AMP_ERROR_BAD_STATE);
+    CHECK(strstr(members[0].problem, "load a state") && !strstr(members[0].problem, "rebind")); /* which shards refuse */
     all_free();
 }
 
@@ -822,6 +826,47 @@ TEST(tables, "amp.h ranks: prepare tells MISMATCH on all ranks if one has other 
     all_free();
 }
 
+/* Ranks whose seeds differ, with a weight and a model of theirs, and a weight that prepare would spoil. */
+static amp_bf16 own_models[MAX_RANKS][8];
+static float    own_weights[MAX_RANKS][8];
+static void differing_seeds(member *m) {
+    static const amp_storage sr = {AMP_FORMAT_SR, AMP_FORMAT_F32};
+    amp_optimizer_desc desc = desc_of(m, the_crew.count);
+    amp_tensor         t    = {0};
+    desc.seed    = m->rank == 1;
+    t.n          = 4;
+    t.grad_later = 1;
+    t.weight     = own_weights[m->rank];
+    t.model      = own_models[m->rank];
+    t.model_type = AMP_BF16;
+    m->result    = amp_optimizer_init(&m->opt, &desc);
+    if (m->result == AMP_OK) m->result = amp_optimizer_add(&m->opt, &t);
+    t.weight += 4;
+    t.model   = own_models[m->rank] + 4;
+    t.storage = &sr;
+    if (m->result == AMP_OK) m->result = amp_optimizer_add(&m->opt, &t);
+    if (m->result == AMP_OK) m->result = amp_optimizer_prepare(&m->opt);
+}
+
+TEST(nothing_written, "law 9: where prepare tells MISMATCH, it has written to no model and no weight of any rank") {
+    static amp_bf16 models[MAX_RANKS][8];
+    static float    weights[MAX_RANKS][8];
+    int             r, i;
+    task.type = AMP_BF16;
+    for (r = 0; r < 3; r++)
+        for (i = 0; i < 8; i++) {
+            models[r][i].bits = (uint16_t)(0xa500 + 16 * r + i);
+            weights[r][i]     = (float)(1 + r + i);
+        }
+    memcpy(own_models, models, sizeof models);
+    memcpy(own_weights, weights, sizeof weights);
+    together(3, differing_seeds);
+    all_are(3, AMP_ERROR_MISMATCH);
+    CHECK_MEM(own_models, models, sizeof models);
+    CHECK_MEM(own_weights, weights, sizeof weights);
+    all_free();
+}
+
 TEST(which_element, "amp.h ranks: the stats of a rank are those of its part, with the index in the "
                     "whole tensor") {
     amp_stats stats;
@@ -842,6 +887,128 @@ TEST(which_element, "amp.h ranks: the stats of a rank are those of its part, wit
     CHECK_EQ_INT(found, 1);
     all_free();
     task.planted = 0;
+}
+
+/* ------------------------------------------------------------------------------- moments */
+
+/* n floats, and behind them memory that nobody may touch. */
+static size_t page_bytes(size_t n) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (n * sizeof(float) + page - 1) / page * page;
+}
+static float *guarded(size_t n) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = page_bytes(n);
+    char        *at   = (char *)mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != (char *)MAP_FAILED && mprotect(at + bytes, page, PROT_NONE) == 0);
+    return (float *)(void *)(at + bytes) - n;
+}
+static void unguard(float *x, size_t n) {
+    const size_t bytes = page_bytes(n);
+    CHECK_EQ_INT(munmap((char *)(x + n) - bytes, bytes + (size_t)sysconf(_SC_PAGESIZE)), 0);
+}
+
+/* Two tensors, one behind the other. */
+enum { PAIR = 2, PAIR_TOTAL = LEAST + 3 * CHUNK - 1 };
+static const int pair_tensor[PAIR] = {0, 4};
+static float     pair_weight[PAIR_TOTAL];
+static int       pair_flat;
+
+static amp_result begin_pair(member *m, amp_optimizer *opt, uint64_t first_step, float scale, float *moments[][2]) {
+    amp_optimizer_desc desc        = desc_of(m, the_crew.count);
+    amp_tensor         whole       = {0}, tensors[PAIR];
+    amp_result         result;
+    int                k;
+    desc.first_step         = first_step;
+    desc.scaler.init_scale  = scale;
+    result                  = amp_optimizer_init(opt, &desc);
+    whole.n                 = PAIR_TOTAL;
+    whole.weight            = pair_weight;
+    whole.grad_later        = 1;
+    for (k = 0; k < PAIR; k++) {
+        tensors[k]         = whole;
+        tensors[k].n       = sizes[pair_tensor[k]];
+        tensors[k].weight  = pair_weight + (k ? LEAST : 0);
+        tensors[k].moment1 = moments ? moments[k][0] : NULL;
+        tensors[k].moment2 = moments ? moments[k][1] : NULL;
+        if (result == AMP_OK && !pair_flat) result = amp_optimizer_add(opt, &tensors[k]);
+    }
+    whole.moment1 = tensors[0].moment1;
+    whole.moment2 = tensors[0].moment2;
+    if (result == AMP_OK && pair_flat) result = amp_optimizer_add_flat(opt, &whole, tensors, PAIR);
+    return result == AMP_OK ? prepare_scaled(opt) : result;
+}
+
+static amp_result pair_step(amp_optimizer *opt, int step) {
+    void      *grads  = malloc(LEAST * 4);
+    amp_result result = AMP_OK;
+    int        k;
+    for (k = 0; k < PAIR && result == AMP_OK; k++) {
+        size_t first, n;
+        amp_optimizer_range(opt, k, &first, &n);
+        gradient(grads, step, 0, pair_tensor[k], first, n);
+        result = amp_optimizer_accumulate(opt, k, grads, 0, 1, task.type);
+    }
+    free(grads);
+    return result == AMP_OK ? take_step(opt) : result;
+}
+
+static void pair_run(member *m) {
+    int step;
+    m->result = begin_pair(m, &m->opt, 0, 1024.0f, NULL);
+    for (step = 0; step < STEPS && m->result == AMP_OK; step++) m->result = pair_step(&m->opt, step);
+}
+
+/* Another optimizer of the rank, from the moments that this one gives, of which it has one or two. */
+static void pair_goes_on(member *m) {
+    const int     two     = task.kind == AMP_KIND_ADAMW;
+    amp_optimizer next;
+    amp_status    status;
+    float        *flat[2] = {guarded(PAIR_TOTAL), guarded(PAIR_TOTAL)}, *moments[PAIR][2] = {{NULL, NULL}, {NULL, NULL}};
+    size_t        first, n[PAIR];
+    int           k, j, step;
+    for (k = 0; k < PAIR; k++) {
+        amp_optimizer_range(&m->opt, k, &first, &n[k]);
+        for (j = 0; j <= two; j++) moments[k][j] = pair_flat ? flat[j] + (k ? LEAST : 0) : guarded(n[k]);
+        CHECK_EQ_INT(amp_optimizer_moments(&m->opt, k, moments[k][0], moments[k][1]), AMP_OK);
+    }
+    CHECK_EQ_INT(amp_optimizer_status(&m->opt, &status), AMP_OK);
+    m->result = begin_pair(m, &next, status.steps, status.loss_scale, moments);
+    for (step = STEPS; step < STEPS + 2 && m->result == AMP_OK; step++) {
+        m->result = pair_step(&m->opt, step);
+        if (m->result == AMP_OK) m->result = pair_step(&next, step);
+    }
+    for (k = 0; k < PAIR && m->result == AMP_OK; k++)
+        CHECK_MEM(amp_optimizer_master(&m->opt, k), amp_optimizer_master(&next, k), n[k] * sizeof(float));
+    amp_optimizer_free(&next);
+    for (k = 0; k < PAIR; k++)
+        for (j = 0; j <= two && !pair_flat; j++) unguard(moments[k][j], n[k]);
+    unguard(flat[0], PAIR_TOTAL);
+    unguard(flat[1], PAIR_TOTAL);
+}
+
+TEST(moments, "manual: in shards amp_optimizer_moments gives this rank's range, and moment1 and moment2 take it, no float "
+              "more: a run goes on from them with the same bits") {
+    int kind, r, k;
+    task.type = AMP_BF16;
+    for (kind = 0; kind < 4; kind++) {
+        pair_flat = kind % 2;
+        task.kind = kind < 2 ? AMP_KIND_ADAMW : AMP_KIND_SGD;
+        memcpy(pair_weight, initial[0], sizeof initial[0]);
+        memcpy(pair_weight + LEAST, initial[4], (PAIR_TOTAL - LEAST) * sizeof(float));
+        together(3, pair_run);
+        all_are(3, AMP_OK);
+        for (r = 0; r < 3; r++)
+            for (k = 0; k < PAIR; k++) {
+                size_t first, n;
+                amp_optimizer_range(&members[r].opt, k, &first, &n);
+                memcpy(pair_weight + (k ? LEAST : 0) + first, amp_optimizer_master(&members[r].opt, k),
+                       n * sizeof(float));
+            }
+        together(3, pair_goes_on);
+        all_are(3, AMP_OK);
+        all_free();
+    }
+    task.kind = 0;
 }
 
 /* --------------------------------------------------------------------------------- files */
@@ -1135,6 +1302,89 @@ TEST(reports, "amp.h report: each rank tells of its part, its own history is sav
     CHECK_EQ_U64(report.iterations, STEPS);
     all_free();
     task.watch.every = 0;
+    end_files();
+}
+
+/* Two tensors, each on one of two ranks; in these iterations their gradients overflow. */
+static const struct { unsigned overflows[2]; } lonely[] = {{{0x5, 0}}, {{0, 0x5}}, {{0x5, 0x2}}, {{0x2, 0x5}}};
+static size_t the_lonely;
+
+static void lonely_prepare(member *m) {
+    static const amp_report_desc report  = {1, 0.0f, 0.0f};
+    static float                 weights[MAX_RANKS][2][100];
+    amp_optimizer_desc           desc    = desc_of(m, the_crew.count);
+    amp_tensor                   t       = {0};
+    int                          i;
+    desc.report  = &report;
+    t.n          = 100;
+    t.grad_later = 1;
+    m->result    = amp_optimizer_init(&m->opt, &desc);
+    for (i = 0; i < 2 && m->result == AMP_OK; i++) {
+        t.weight  = weights[m->rank][i];
+        m->result = amp_optimizer_add(&m->opt, &t);
+    }
+    if (m->result == AMP_OK) m->result = prepare_scaled(&m->opt);
+}
+static void lonely_save(member *m) {
+    int step, i, k;
+    lonely_prepare(m);
+    for (step = 0; step < STEPS && m->result == AMP_OK; step++) {
+        for (i = 0; i < 2; i++) {
+            float  grad[100];
+            size_t first, n;
+            amp_optimizer_range(&m->opt, i, &first, &n);
+            CHECK_EQ_U64(n, i == m->rank ? 100 : 0);
+            for (k = 0; k < 100; k++) grad[k] = lonely[the_lonely].overflows[i] >> step & 1 ? HUGE_VALF : 1.0f;
+            if (m->result == AMP_OK) m->result = amp_optimizer_accumulate(&m->opt, i, grad, 0, 1, AMP_F32);
+        }
+        if (m->result == AMP_OK) m->result = take_step(&m->opt);
+    }
+    if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
+}
+static void lonely_load(member *m) {
+    lonely_prepare(m);
+    if (m->result == AMP_OK) m->result = amp_optimizer_load_file(&m->opt, task.path);
+}
+
+TEST(reports_elsewhere, "manual: on another number of ranks a run goes on with the report that counts most overflows, and each "
+                        "tensor with the one that counts most in it, whichever file is the last") {
+    amp_iteration     history[STEPS];
+    amp_report        report;
+    amp_tensor_report tensor;
+    size_t            count;
+    int               r, i, ranks;
+    begin_files();
+    use("lonely");
+    for (the_lonely = 0; the_lonely < sizeof lonely / sizeof *lonely; the_lonely++)
+        for (ranks = 1; ranks <= 3; ranks += 2) {
+            const int most = lonely[the_lonely].overflows[0] == 0x5 ? 0 : 1, other = lonely[the_lonely].overflows[!most] != 0;
+            together(2, lonely_save);
+            all_are(2, AMP_OK);
+            all_free();
+            together(ranks, lonely_load);
+            all_are(ranks, AMP_OK);
+            for (r = 0; r < ranks; r++) {
+                CHECK_EQ_INT(amp_optimizer_report(&members[r].opt, &report), AMP_OK);
+                CHECK_EQ_U64(report.iterations, STEPS);
+                CHECK_EQ_U64(report.overflows, 2);
+                CHECK_EQ_U64(report.asked, other);
+                CHECK_EQ_INT(report.first_tensor, most);
+                CHECK_EQ_U64(report.first_iteration, 1);
+                CHECK_EQ_INT(report.most_tensor, most);
+                CHECK_EQ_U64(report.most_overflows, 2);
+                for (i = 0; i < 2; i++) {
+                    CHECK_EQ_INT(amp_optimizer_report_tensor(&members[r].opt, i, &tensor), AMP_OK);
+                    CHECK_EQ_U64(tensor.overflows, i == most ? 2 : other);
+                    CHECK_EQ_U64(tensor.last_iteration, i == most ? 3 : 2 * other);
+                }
+                count = STEPS;
+                CHECK_EQ_INT(amp_optimizer_history(&members[r].opt, history, &count), AMP_OK);
+                CHECK_EQ_U64(count, STEPS);
+                CHECK_EQ_INT(history[0].tensor, most);
+                CHECK_EQ_INT(history[2].tensor, most);
+            }
+            all_free();
+        }
     end_files();
 }
 
@@ -1471,6 +1721,37 @@ TEST(unheard, "law 18: where ranks fail to meet in a save, path names the old se
     }
     CHECK(!file_exists(path_of("u.4-1.0-of-2")));
     all_free();
+    end_files();
+}
+
+static void save_missing(member *m) {
+    m->misses = m->rank == unheard_from % 2 ? 1 + unheard_from / 2 : 0;
+    only_save(m);
+    m->misses = 0;
+}
+
+TEST(missed, "amp.h ranks: a rank whose sum_fn fails in one meeting of a save tells the others in the next, and none waits for "
+             "another; path names the old set or the new one, and that is whole") {
+    unsigned char *before = NULL;
+    size_t         n      = 0;
+    begin_files();
+    use("u");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    before = file_bytes(path_of("u"), &n);
+    for (unheard_from = 0; unheard_from < 8; unheard_from++) {
+        const int meeting = 1 + unheard_from / 2, one = unheard_from % 2, first = the_crew.meetings;
+        together(2, save_missing);
+        CHECK_EQ_INT(the_crew.meetings - first, 4);
+        CHECK_EQ_INT(members[one].result, AMP_ERROR_CUDA);
+        CHECK_EQ_INT(members[!one].result, meeting < 4 ? AMP_ERROR_WRITE : AMP_OK);
+        if (meeting < 4) CHECK(strstr(members[!one].problem, "another rank has failed") != NULL);
+        if (meeting < 3 || (meeting == 3 && one == 0)) only_old_set(before, n); /* rank 0 has not named it */
+        together(2, load_alone);
+        all_are(2, AMP_OK);
+    }
+    all_free();
+    free(before);
     end_files();
 }
 
@@ -2242,14 +2523,18 @@ int main(int argc, char **argv) {
     RUN(one_has_the_loss);
     RUN(same_bits);
     RUN(tables);
+    RUN(nothing_written);
     RUN(which_element);
+    RUN(moments);
     RUN(sets);
     RUN(reports);
+    RUN(reports_elsewhere);
     RUN(names);
     RUN(old_sets);
     RUN(damaged);
     RUN(unsaved);
     RUN(unheard);
+    RUN(missed);
     RUN(unseen);
     RUN(agreed);
     RUN(named);
