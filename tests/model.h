@@ -900,6 +900,7 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
     m->max_norm = file->max_norm;
     if (file->has_lr) m->has_lr = 1, m->lr = file->lr;
     m->seen_updates = 0;
+    m->carries      = 1; /* what was saved beside the state */
     for (i = 0; i < m->num; i++) {
         m_tensor       *a = &m->t[i];
         const m_tensor *b = &file->t[i];

@@ -244,6 +244,7 @@ static amp_result init_body(int k, body *b) {
     if (twin && d.ranks && !whole) d.zero_grad = 1; /* as sums of ranks */
     if (d.ranks) d.ranks = twin && !whole ? NULL : &b->ranks;
     if (twin && !w.m.spike_norm && !w.m.spike_z) d.report = NULL;
+    memset(&b->opt, 0xa5, sizeof b->opt); /* zeroed or not; one that is refused is zeroed */
     return amp_optimizer_init(&b->opt, &d);
 }
 
@@ -367,6 +368,7 @@ static void fails(operation op) {
                 stop("what was saved loads");
             if (r < w.ranks) sent_again(r);
             w.m.seen_updates = 0;
+            w.m.carries      = 1;
             w.version += r == 0;
             m_refresh(&w.m);
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;

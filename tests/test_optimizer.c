@@ -2886,6 +2886,7 @@ TEST(carry_by_scaler, "manual: a buffer that carries momentum is checked, unscal
 
 TEST(carry_errors, "law 14: carry is for optimizers of your own with a buffer, between steps, and a "
                    "momentum that is a number") {
+    static saved_bytes saved;
     amp_optimizer_desc desc = kind_desc(0);
     rig                r;
     CHECK_EQ_INT(amp_optimizer_carry(NULL, 0.5f), AMP_ERROR_INVALID_ARGUMENT);
@@ -2897,9 +2898,13 @@ TEST(carry_errors, "law 14: carry is for optimizers of your own with a buffer, b
     CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_STEP_OPEN);
     CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_save(&r.opt, put_bytes, &saved), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK); /* the gate's way, without unscale */
     CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_BAD_STATE);
+    /* a load brings back what was saved, and the caller amp_optimizer_grad */
+    CHECK_EQ_INT(amp_optimizer_load(&r.opt, get_bytes, &saved), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_OK);
     rig_end(&r);
     desc.unscale_in_place = 1;
     rig_single(&r, &desc, 4, AMP_F32);
