@@ -3053,6 +3053,79 @@ static void told(amp_optimizer_desc *d, const char *field, const char *value_tex
     test_fail(__FILE__, __LINE__, field, why);
 }
 
+/* Calls of gcc's OpenMP for several threads, on their way to it. */
+#if defined(_OPENMP) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__)
+#define HAVE_TEAMS __GLIBC_PREREQ(2, 34) /* dlsym is part of libc */
+#else
+#define HAVE_TEAMS 0
+#endif
+#if HAVE_TEAMS
+#include <dlfcn.h>
+
+typedef void (*parallel_fn)(void (*run)(void *), void *data, unsigned threads, unsigned flags);
+static int teams;
+void GOMP_parallel(void (*run)(void *), void *data, unsigned threads, unsigned flags);
+void GOMP_parallel(void (*run)(void *), void *data, unsigned threads, unsigned flags) {
+    void       *at = dlsym(RTLD_NEXT, "GOMP_parallel");
+    parallel_fn parallel;
+    memcpy(&parallel, &at, sizeof at);
+    teams += threads != 1;
+    parallel(run, data, threads, flags);
+}
+
+static int teams_of_step(amp_kind kind, size_t n) {
+    amp_optimizer_desc desc = {0};
+    rig                r;
+    desc.kind        = kind;
+    desc.dtype       = AMP_BF16;
+    desc.scaler.init_scale = 1.0f;
+    rig_single(&r, &desc, n, AMP_F32);
+    fill_grads(&r, 1, 1.0f);
+    teams = 0;
+    CHECK(rig_step(&r, 0.1f));
+    n = (size_t)teams;
+    rig_end(&r);
+    return (int)n;
+}
+static int teams_of_sum(size_t n, size_t count) {
+    static const amp_ranks alone = {0, 1, NULL, NULL, 0};
+    amp_optimizer_desc     desc  = {0};
+    amp_optimizer          opt;
+    amp_tensor             t     = {0};
+    float                 *x     = (float *)calloc(n * (count + 1), sizeof *x);
+    desc.kind    = AMP_KIND_SGD;
+    desc.ranks   = &alone;
+    t.n          = n;
+    t.weight     = x;
+    t.grad_later = 1;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    teams = 0;
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x + n, n, count, AMP_F32), AMP_OK);
+    amp_optimizer_free(&opt);
+    free(x);
+    return teams;
+}
+
+TEST(teams, "tensors below four chunks are one thread's: to call others would take longer; larger ones are shared") {
+    static const size_t alone[] = {1, CHUNK, CHUNK + 616, 2 * CHUNK, 3 * CHUNK};
+    size_t              k;
+    for (k = 0; k < sizeof alone / sizeof *alone; k++) {
+        CHECK_EQ_INT(teams_of_step(AMP_KIND_OWN, alone[k]), 0);
+        CHECK_EQ_INT(teams_of_step(AMP_KIND_ADAMW, alone[k]), 0);
+        CHECK_EQ_INT(teams_of_sum(alone[k], 1), 0);
+    }
+    CHECK_EQ_INT(teams_of_step(AMP_KIND_OWN, 4 * CHUNK), 3); /* check, unscale, model */
+    CHECK_EQ_INT(teams_of_step(AMP_KIND_ADAMW, 4 * CHUNK), 2);
+    CHECK_EQ_INT(teams_of_sum(4 * CHUNK, 1), 1);
+    CHECK_EQ_INT(teams_of_sum(CHUNK, 3), 0); /* of all that is added */
+    CHECK_EQ_INT(teams_of_sum(CHUNK, 4), 1);
+}
+#else
+TEST(teams, "tensors below four chunks are one thread's") { SKIP("no OpenMP of gcc whose calls can be counted"); }
+#endif
+
 TEST(problems, "law 19: an error names what was wrong: which field of which desc, its value and its "
                "bounds; which tensor") {
     amp_optimizer_desc d;
@@ -3530,6 +3603,7 @@ int main(int argc, char **argv) {
     RUN(missed_updates);
     RUN(handed_over);
     RUN(handed_over_errors);
+    RUN(teams);
     RUN(problems);
     RUN(skips_in_a_row);
     RUN(counts_without_scaler);

@@ -390,7 +390,7 @@ static void step_and_compare(rig *r, int finite, uint64_t number) {
 }
 
 static void count_all(amp_kind kind, amp_dtype dtype, const char *tier) {
-    static const size_t sizes[MOST] = {0, 1, 33, 1023, 16384 + 5, 1024 + 31, 7, 40000};
+    static const size_t sizes[MOST] = {0, 1, 33, 1023, 16384 + 5, 1024 + 31, 7, 70000}; /* the last for threads */
     rig r;
     int i, number;
     begin(&r);
