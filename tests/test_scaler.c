@@ -1407,7 +1407,7 @@ static double f64(uint64_t bits) {
 }
 
 TEST(bad_descs, "law 9: \"Every fallible call returns amp_result and changes nothing when it "
-                "fails\": every desc field NaN, inf, negative, contradictory, unknown") {
+                "fails\", but init zeroes its object: every desc field NaN, inf, negative, contradictory, unknown") {
     static const uint32_t bad32[] = {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0x7f800000u,
                                      0xff800000u, 0xbf800000u, 0x80000001u, 0xff7fffffu};
     static const uint64_t bad64[] = {0x7ff8000000000000u, 0x7ff0000000000001u,
