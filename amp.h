@@ -811,10 +811,10 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory;
-   in shards this rank's range, as many floats as amp_optimizer_range says. Either may be NULL.
-   Waits. In backend memory, as amp_tensor.moment1, .moment2 (fused kinds; copied in prepare; in
-   shards the same range, in a flat array where its tensor begins), with desc.first_step =
-   amp_status.steps, they continue the run on as many ranks. (On another number: a state file.)
+   either may be NULL. Waits. As amp_tensor.moment1, .moment2 (fused kinds; copied in prepare), with
+   desc.first_step = amp_status.steps, they continue the run. In shards both give and take this
+   rank's range alone: its n floats, and in a flat array they begin where the tensor does. Whole
+   moments, or those of another number of ranks, come by a state file.
    AMP_ERROR_UNSUPPORTED for one that the tensor does not have. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
@@ -926,8 +926,9 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    Of sums each is 0 on every rank but one, or they are whole numbers below 2^32: any order is
    exact. Prepare, save_file and load_file call sum_fn, too, so that all fail if they refuse one
    rank (memory, a path that is no file); a rank that never calls is waited for: end the others.
-   Save_file meets four times: a rank whose sum_fn fails tells the others when they meet next. Where
-   that is the last time, in prepare and in load_file, they do not learn of it, and go on.
+   Save_file meets four times: a rank whose sum_fn fails tells the others when they meet next, and
+   path names the old set or the new one, whole. In prepare and load_file, which meet once, the
+   others do not learn of it, and go on.
    Prepare returns AMP_ERROR_MISMATCH to all if tensors differ, or what decides a step in their
    descs, or numbers are not 0 to count - 1, or another rank could not prepare.
 
@@ -4906,7 +4907,7 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     const amp_dtype    type   = s->model_type;
     const amp_dtype    stored = s->moment[0].format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
     const size_t       n      = (size_t)s->n;
-    const float       *src    = t->weight ? t->weight + s->first : NULL;
+    const float       *src    = t->weight ? t->weight + (size_t)s->first : NULL;
     ampi_stored        none   = s->master;
     int                k;
     none.data = NULL;
@@ -5575,9 +5576,11 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
                                size_t stride, size_t count, size_t run, amp_dtype type, size_t n) {
     const size_t  piece  = run ? (size_t)AMPI_LANES : (size_t)AMPI_CHUNK;
     const int64_t pieces = (int64_t)((n + piece - 1) / piece);
+    const int     shared = pieces > 1 && n >= (size_t)AMPI_SHARED * AMPI_CHUNK / count;
     int64_t       c;
     (void)self;
-    AMPI_OPENMP(omp parallel for schedule(static) if (n >= (size_t)AMPI_SHARED * AMPI_CHUNK / count))
+    (void)shared; /* but by OpenMP */
+    AMPI_OPENMP(omp parallel for schedule(static) if (shared))
     for (c = 0; c < pieces; c++) {
         const size_t i = (size_t)c * piece;
         AMPI_IEEE(ampi_add_tree(sums + i, ampi_at(grads, type, i), stride, count, run, type,
@@ -7750,9 +7753,9 @@ static uint64_t ampi_join_sums(const double *words) {
 
 /* Have all ranks succeeded, and have they the same hash? *result is this rank's, and becomes theirs
    if another one has failed; text: if hashes differ. count words are added, also where a rank has
-   failed. 0: the ranks have not met, and others may have learnt
-   something else. Flags are {h, ~h}, h being odd: both all ones is a failure. A rank whose prepare
-   has failed has no plan, but it takes 24 bytes of backend memory to say so. */
+   failed. 0: the ranks have not met, and others may have learnt something else. Flags are {h, ~h},
+   h being odd: both all ones is a failure. A rank whose prepare has failed has no plan, but it takes
+   24 bytes of backend memory to say so. */
 static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
                       uint64_t hash, const char *text, double *words, size_t count) {
     const amp_backend *b    = &opt->backend;

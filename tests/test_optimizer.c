@@ -3121,6 +3121,7 @@ TEST(teams, "tensors below four chunks are one thread's: to call others would ta
     CHECK_EQ_INT(teams_of_sum(4 * CHUNK, 1), 1);
     CHECK_EQ_INT(teams_of_sum(CHUNK, 3), 0); /* of all that is added */
     CHECK_EQ_INT(teams_of_sum(CHUNK, 4), 1);
+    CHECK_EQ_INT(teams_of_sum(256, 256), 0); /* one piece */
 }
 #else
 TEST(teams, "tensors below four chunks are one thread's") { SKIP("no OpenMP of gcc whose calls can be counted"); }
