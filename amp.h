@@ -7996,7 +7996,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_r
     if (result == AMP_OK) result = ampi_replace_file(to, opt);
     ampi_split_sum(sums, result == AMP_OK ? to->a.sum : 0);
     (void)ampi_meet_saving(opt, &result, common, sums, 2);
-    set.content = ampi_join_sums(sums);
+    if (result == AMP_OK) set.content = ampi_join_sums(sums);
     if (result == AMP_OK && opt->ranks.rank == 0) result = ampi_name_set(opt, to, &set, &named);
     met = ampi_meet_saving(opt, &result, common, &named, 1);
     if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);

@@ -802,6 +802,11 @@ static void same_rank(member *m) {
     m->result = set_up(m, the_crew.count, NULL);
 }
 
+static void rank_1_twice(member *m) {
+    if (m->rank == 2) m->rank = 1;
+    m->result = set_up(m, the_crew.count, NULL);
+}
+
 TEST(tables, "amp.h ranks: prepare tells MISMATCH on all ranks if one has other tensors or numbers, or "
              "if two have one rank") {
     task.type  = AMP_BF16;
@@ -821,6 +826,9 @@ TEST(tables, "amp.h ranks: prepare tells MISMATCH on all ranks if one has other 
     together(2, same_rank);
     all_are(2, AMP_ERROR_MISMATCH);
     CHECK(strstr(members[0].problem, "amp_ranks.rank is 0") != NULL);
+    together(3, rank_1_twice);
+    all_are(3, AMP_ERROR_MISMATCH);
+    CHECK(strstr(members[2].problem, "amp_ranks.rank is 1") != NULL);
     together(2, prepare_only);
     all_are(2, AMP_OK);
     all_free();
