@@ -2182,7 +2182,7 @@ AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
 
 /* Where ranks meet, between check and decide, and over what, beside flags. */
 typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
-enum { AMPI_WORDS = 3 }; /* that rank 0 tells the others in a save */
+enum { AMPI_WORDS = 5 }; /* that rank 0 tells the others in a save */
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
@@ -3093,12 +3093,19 @@ static void ampi_print_text(ampi_text *t, const char *text) {
     while (*text) ampi_print_char(t, *text++);
 }
 
-static void ampi_print_count(ampi_text *t, uint64_t n) {
-    char digits[21], *p = digits + sizeof digits - 1;
+/* An integer as text, in room for it: a double would not tell all of them. */
+enum { AMPI_DIGITS_OF = 21 };
+static const char *ampi_digits(char *room, uint64_t n) {
+    char *p = room + AMPI_DIGITS_OF - 1;
     *p = '\0';
     do *--p = (char)('0' + n % 10);
     while (n /= 10);
-    ampi_print_text(t, p);
+    return p;
+}
+
+static void ampi_print_count(ampi_text *t, uint64_t n) {
+    char room[AMPI_DIGITS_OF];
+    ampi_print_text(t, ampi_digits(room, n));
 }
 
 /* Whole numbers to the last digit, others to seven: 0.1, 3.402823e38. */
@@ -4258,6 +4265,7 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
     static const char *const amount = "0 or more, and finite";
     const float              eps    = (float)d->eps;
     const double             most   = (double)AMPI_F32_MAX;
+    char                     room[AMPI_DIGITS_OF];
     if (!ampi_f64_ok(problem, "amp_optimizer_desc.beta1", &d->beta1, 0.0, AMPI_BELOW_1, factor) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.eps", &d->eps, 0.0, most, amount) ||
@@ -4265,9 +4273,11 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
         !ampi_amount_ok(problem, "amp_optimizer_desc.weight_decay", &d->weight_decay) ||
         !ampi_amount_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm))
         return 0;
-    if (d->first_step > UINT64_MAX / 2)
-        return ampi_out(problem, "amp_optimizer_desc.first_step", (double)d->first_step,
-                        "less than 2^63");
+    if (d->first_step > UINT64_MAX / 2) {
+        ampi_tell(problem, "amp_optimizer_desc.first_step is %s, and must be less than 2^63",
+                  ampi_digits(room, d->first_step));
+        return 0;
+    }
     if (d->eps > 0.0 && !(eps > 0.0f))
         return ampi_out(problem, "amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
     if (d->nesterov && !((float)d->momentum > 0.0f))
@@ -4554,6 +4564,7 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
                                    const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
     size_t     i, before, offset = 0;
+    char       room[AMPI_DIGITS_OF];
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     if (!whole || (!tensors && count)) return AMP_ERROR_INVALID_ARGUMENT;
     AMPI_TRY(ampi_reserve(opt, count));
@@ -4566,8 +4577,8 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
         offset += t.n;
     }
     if (result == AMP_OK && (i < count || offset != whole->n)) {
-        ampi_tell(opt->desc.problem, "the tensors' n do not add up to whole's %g",
-                  (double)whole->n);
+        ampi_tell(opt->desc.problem, "the tensors' n do not add up to whole's %s",
+                  ampi_digits(room, whole->n));
         result = AMP_ERROR_INVALID_ARGUMENT;
     }
     if (result != AMP_OK) opt->num_entries = before;
@@ -5880,6 +5891,15 @@ static void ampi_flush(ampi_archive *a) {
     a->used = 0;
 }
 
+/* A number of the file that is none that amp.h writes. */
+static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, uint64_t below) {
+    char room[2][AMPI_DIGITS_OF];
+    if (a->result != AMP_OK) return;
+    a->result = AMP_ERROR_CORRUPT;
+    ampi_tell(a->opt->desc.problem, "%s is %s in the file, and must be less than %s", what,
+              ampi_digits(room[0], x), ampi_digits(room[1], below));
+}
+
 /* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL if they do not matter. */
 static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     const size_t   padded = (num_bytes + 7) / 8 * 8;
@@ -5894,40 +5914,49 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     at = a->bytes + a->used;
     a->used += padded;
     if (a->walk == AMPI_SAVE) memset(at + padded - 8, 0, 8);
+    for (; a->walk == AMPI_VERIFY && num_bytes < padded; num_bytes++)
+        if (at[num_bytes] != 0u) ampi_corrupt(a, "what pads a name or an array", at[num_bytes], 1);
     return at;
 }
 
+/* The bits of a number of 4 or 8 bytes. */
+static uint64_t ampi_bits_at(const void *number, size_t size) {
+    uint64_t x;
+    if (size == 4) return ampi_load_u32(number, 0);
+    memcpy(&x, number, 8);
+    return x;
+}
+
 /* A number of 4 or 8 bytes: saved from *number, or loaded to it. own: ranks may differ in it. */
-static void ampi_number(ampi_archive *a, void *number, size_t size, int own) {
+static void ampi_number(ampi_archive *a, void *number, size_t size, int own, const char *name) {
     unsigned char *at = ampi_next(a, 8);
-    uint64_t       x  = 0;
+    uint64_t       x  = ampi_bits_at(number, size);
     if (!at && a->walk != AMPI_COUNT) return;
-    if (a->walk == AMPI_SAVE || a->walk == AMPI_COUNT) {
-        if (size == 4) x = ampi_load_u32(number, 0);
-        else memcpy(&x, number, 8);
-        if (at) ampi_put_le(at, x);
-    } else {
+    if (a->walk == AMPI_SAVE) {
+        ampi_put_le(at, x);
+    } else if (at) {
         x = ampi_get_le(at);
         if (size == 4) ampi_store_u32(number, 0, (uint32_t)x);
         else memcpy(number, &x, 8);
+        if (size == 4 && x >> 32) ampi_corrupt(a, name, x, (uint64_t)1 << 32);
     }
     if (!own) a->common = ampi_hash(a->common, x);
 }
 
-#define AMPI_NUMBER(a, x) ampi_number((a), &(x), sizeof(x), 0)
-#define AMPI_OWN(a, x)    ampi_number((a), &(x), sizeof(x), 1)
+#define AMPI_NUMBER(a, p, member) ampi_number((a), &(p)->member, sizeof (p)->member, 0, #member)
 
 /* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
+    char room[2][AMPI_DIGITS_OF];
     a->result = AMP_ERROR_MISMATCH;
-    ampi_tell(a->opt->desc.problem, "%s is %g in the file, not %g", what, (double)theirs,
-              (double)ours);
+    ampi_tell(a->opt->desc.problem, "%s is %s in the file, not %s", what,
+              ampi_digits(room[0], theirs), ampi_digits(room[1], ours));
 }
 
 /* A number that must be the same in the file. */
 static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
     uint64_t x = expected;
-    AMPI_NUMBER(a, x);
+    ampi_number(a, &x, sizeof x, 0, what);
     if (x != expected && a->result == AMP_OK) ampi_differs(a, what, x, expected);
 }
 
@@ -5947,7 +5976,7 @@ static void ampi_name(ampi_archive *a, const char *name) {
     const uint64_t length = name ? strlen(name) : 0;
     uint64_t       theirs = length;
     size_t         rest   = (size_t)length, piece, i;
-    AMPI_NUMBER(a, theirs);
+    ampi_number(a, &theirs, sizeof theirs, 0, "");
     for (i = 0; i < rest; i++) a->common = ampi_hash(a->common, (unsigned char)name[i]);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
         (theirs != length || rest > a->size - a->used ||
@@ -6079,11 +6108,11 @@ static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t masters = filed + (filed && slot->model_type == AMP_F16);
     uint64_t       x = has, y = moments, z = masters, old = masters << 4 | moments << 2 | has;
     if (a->version >= 6) {
-        AMPI_NUMBER(a, x);
-        AMPI_NUMBER(a, y);
-        AMPI_NUMBER(a, z);
+        ampi_number(a, &x, sizeof x, 0, "");
+        ampi_number(a, &y, sizeof y, 0, "");
+        ampi_number(a, &z, sizeof z, 0, "");
     } else {
-        AMPI_NUMBER(a, old);
+        ampi_number(a, &old, sizeof old, 0, "");
         x = old & 3u;
         y = old >> 2 & 3u;
         z = old >> 4;
@@ -6107,8 +6136,8 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
         ampi_tell_tensor(ampi_blank(opt->desc.problem), i, name);
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
     ampi_walk_storage(a, slot);
-    AMPI_NUMBER(a, lr_scale);
-    AMPI_NUMBER(a, weight_decay);
+    ampi_number(a, &lr_scale, sizeof lr_scale, 0, "lr_scale");
+    ampi_number(a, &weight_decay, sizeof weight_decay, 0, "weight_decay");
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
         !ampi_tensor_numbers_ok(&lr_scale, &weight_decay, opt->desc.problem))
         a->result = AMP_ERROR_CORRUPT;
@@ -6137,71 +6166,129 @@ static ampi_shard ampi_shard_of_file(const ampi_archive *a, uint64_t all, uint64
     return p;
 }
 
-/* A file has numbers by name, in this order. What checks have found is the rank's own. */
-static void ampi_walk_scaler(ampi_archive *a, amp_scaler *s) {
-    AMPI_NUMBER(a, s->scale);
-    AMPI_NUMBER(a, s->growth_tracker);
-    AMPI_OWN(a, s->found_inf);
-    AMPI_OWN(a, s->checked);
-    AMPI_NUMBER(a, s->hysteresis_tracker);
-    AMPI_NUMBER(a, s->stuck);
-    AMPI_NUMBER(a, s->next_scale);
-    AMPI_NUMBER(a, s->good);
-    AMPI_NUMBER(a, s->skipped);
-    AMPI_NUMBER(a, s->growths);
-    AMPI_NUMBER(a, s->backoffs);
-    AMPI_NUMBER(a, s->growth_factor);
-    AMPI_NUMBER(a, s->backoff_factor);
-    AMPI_NUMBER(a, s->growth_interval);
-    AMPI_NUMBER(a, s->hysteresis);
-    AMPI_NUMBER(a, s->min_scale);
-    AMPI_NUMBER(a, s->max_scale);
-    AMPI_NUMBER(a, s->preset);
-    AMPI_NUMBER(a, s->rules);
+/* The numbers in front of tensors, in the order of a file, and the least and the most that a run
+   can have: of floats their bits, which are in the order of what is not negative. Types: i, u 4
+   bytes and n 8, integers, of which u is a rank's own; f and d floats. */
+typedef struct ampi_field {
+    const char *name;
+    size_t      at; /* in ampi_state */
+    char        type;
+    uint64_t    least, most;
+} ampi_field;
+#define AMPI_FIELD(name, member, type, least, most) \
+    {name, offsetof(ampi_state, member), type, least, most}
+#define AMPI_OF_SCALER(member, type, least, most) \
+    AMPI_FIELD("scaler." #member, control.scaler.member, type, least, most)
+#define AMPI_OF_STEP(member, type, least, most) \
+    AMPI_FIELD(#member, control.member, type, least, most)
+#define AMPI_OF_RATES(member, type, least, most) \
+    AMPI_FIELD(#member, control.rates.member, type, least, most)
+#define AMPI_F32_ONE   0x3f800000u
+#define AMPI_F64_ONE   ((uint64_t)0x3ff << 52)
+#define AMPI_F64_INF   ((uint64_t)0x7ff << 52)
+#define AMPI_COUNT_MAX (UINT64_MAX / 4) /* no run lasts so long; steps begin below 2^63 */
+static const ampi_field ampi_fields[] = {
+    AMPI_OF_SCALER(scale, 'f', 0, AMPI_F32_INF),
+    AMPI_OF_SCALER(growth_tracker, 'i', 0, INT32_MAX),
+    AMPI_OF_SCALER(found_inf, 'u', 0, UINT32_MAX),
+    AMPI_OF_SCALER(checked, 'u', 0, UINT32_MAX),
+    AMPI_OF_SCALER(hysteresis_tracker, 'i', 1, INT32_MAX),
+    AMPI_OF_SCALER(stuck, 'i', 0, 1),
+    AMPI_OF_SCALER(next_scale, 'd', 0, AMPI_F64_INF),
+    AMPI_OF_SCALER(good, 'n', 0, AMPI_COUNT_MAX),
+    AMPI_OF_SCALER(skipped, 'n', 0, AMPI_COUNT_MAX),
+    AMPI_OF_SCALER(growths, 'n', 0, AMPI_COUNT_MAX),
+    AMPI_OF_SCALER(backoffs, 'n', 0, AMPI_COUNT_MAX),
+    AMPI_OF_SCALER(growth_factor, 'd', AMPI_F64_ONE, AMPI_F64_INF - 1),
+    AMPI_OF_SCALER(backoff_factor, 'd', 0, AMPI_F64_ONE),
+    AMPI_OF_SCALER(growth_interval, 'i', 1, INT32_MAX),
+    AMPI_OF_SCALER(hysteresis, 'i', 1, INT32_MAX),
+    AMPI_OF_SCALER(min_scale, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_OF_SCALER(max_scale, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_OF_SCALER(preset, 'i', 0, AMPI_NUM_PRESETS - 1),
+    AMPI_OF_SCALER(rules, 'i', 0, UINT32_MAX), /* those of the preset */
+    AMPI_OF_STEP(gate.skip, 'i', 0, 1),
+    AMPI_OF_STEP(gate.inv_scale, 'f', 0, UINT32_MAX), /* and norm: ampi_gate_ok */
+    AMPI_OF_STEP(gate.step, 'n', 0, AMPI_COUNT_MAX * 3),
+    AMPI_OF_STEP(norm, 'd', 0, UINT64_MAX),
+    AMPI_OF_STEP(clip_factor, 'f', 0, AMPI_F32_ONE),
+    AMPI_OF_STEP(found_inf, 'i', 0, 1),
+    AMPI_OF_STEP(did_step, 'i', 0, 1),
+    AMPI_OF_STEP(nesterov, 'i', 0, 1),
+    AMPI_OF_STEP(skipped, 'n', 0, AMPI_COUNT_MAX),
+    AMPI_OF_STEP(beta1, 'd', 1, AMPI_F64_ONE - 1),
+    AMPI_OF_STEP(beta2, 'd', 1, AMPI_F64_ONE - 1),
+    AMPI_OF_RATES(eps, 'f', 1, AMPI_F32_INF - 1),
+    AMPI_OF_RATES(momentum, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_OF_RATES(max_norm, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_OF_RATES(lr, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_OF_RATES(bias1, 'f', 0, 0x5a000000u), /* 2^53: of the largest beta below 1 */
+    AMPI_OF_RATES(bias2, 'f', 0, 0x5a000000u),
+    AMPI_OF_STEP(missed_updates, 'n', 0, AMPI_COUNT_MAX), /* from version 2 on */
+    AMPI_FIELD("has_lr", has_lr, 'u', 0, 1),
+    AMPI_OF_STEP(skipped_in_a_row, 'n', 0, AMPI_COUNT_MAX), /* from 4 on */
+    AMPI_OF_SCALER(skipped_in_a_row, 'n', 0, AMPI_COUNT_MAX),
+    AMPI_OF_SCALER(tolerance, 'd', 0, AMPI_F64_ONE),
+    AMPI_OF_SCALER(updates_since, 'n', 0, AMPI_COUNT_MAX),
+    AMPI_OF_SCALER(overflows_since, 'n', 0, AMPI_COUNT_MAX)
+};
+enum { AMPI_NUM_FIELDS = sizeof ampi_fields / sizeof ampi_fields[0] };
+
+static size_t ampi_field_size(const ampi_field *f) {
+    return f->type == 'd' || f->type == 'n' ? 8 : 4;
 }
 
-static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
-    AMPI_NUMBER(a, c->gate.skip);
-    AMPI_NUMBER(a, c->gate.inv_scale);
-    AMPI_NUMBER(a, c->gate.step);
-    AMPI_NUMBER(a, c->norm);
-    AMPI_NUMBER(a, c->clip_factor);
-    AMPI_NUMBER(a, c->found_inf);
-    AMPI_NUMBER(a, c->did_step);
-    AMPI_NUMBER(a, c->nesterov);
-    AMPI_NUMBER(a, c->skipped);
-    AMPI_NUMBER(a, c->beta1);
-    AMPI_NUMBER(a, c->beta2);
-    AMPI_NUMBER(a, c->rates.eps);
-    AMPI_NUMBER(a, c->rates.momentum);
-    AMPI_NUMBER(a, c->rates.max_norm);
-    AMPI_NUMBER(a, c->rates.lr);
-    AMPI_NUMBER(a, c->rates.bias1);
-    AMPI_NUMBER(a, c->rates.bias2);
+/* In versions before 6 a flag may be more than 1: 0.3.1 wrote such. */
+static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
+    const size_t later = a->version < 2 ? 7 : a->version < 4 ? 5 : 0;
+    size_t       i;
+    for (i = 0; i < (size_t)AMPI_NUM_FIELDS - later; i++) {
+        const ampi_field *f  = &ampi_fields[i];
+        char             *at = (char *)state + f->at;
+        ampi_number(a, at, ampi_field_size(f), f->type == 'u', f->name);
+        if (f->most == 1 && a->version < 6) ampi_store_u32(at, 0, ampi_load_u32(at, 0) != 0u);
+    }
 }
 
-/* What came after version 1, and after 2 and 3. Whether there is a learning rate is the rank's. */
-static void ampi_walk_later(ampi_archive *a, ampi_state *state) {
-    ampi_control *c = &state->control;
-    if (a->version >= 2) {
-        AMPI_NUMBER(a, c->missed_updates);
-        AMPI_OWN(a, state->has_lr);
+/* The number of a field that has such bits. */
+static void ampi_tell_bits(char *problem, const ampi_field *f, uint64_t bits) {
+    char   room[AMPI_DIGITS_OF];
+    double x = (double)ampi_f32_from_bits((uint32_t)bits);
+    if (f->type == 'd') memcpy(&x, &bits, 8);
+    if (f->type == 'd' || f->type == 'f') ampi_tell(problem, "%g", x);
+    else ampi_tell(problem, "%s", ampi_digits(room, bits));
+}
+
+static int ampi_fields_ok(const ampi_state *state, char *problem) {
+    size_t i;
+    for (i = 0; i < AMPI_NUM_FIELDS; i++) {
+        const ampi_field *f = &ampi_fields[i];
+        const uint64_t    x = ampi_bits_at((const char *)state + f->at, ampi_field_size(f));
+        if (x >= f->least && x <= f->most) continue;
+        ampi_tell(problem, "%s is ", f->name);
+        ampi_tell_bits(problem, f, x);
+        ampi_tell(problem, ", and must be ");
+        ampi_tell_bits(problem, f, f->least);
+        ampi_tell(problem, " to ");
+        ampi_tell_bits(problem, f, f->most);
+        return 0;
     }
-    if (a->version >= 4) {
-        AMPI_NUMBER(a, c->skipped_in_a_row);
-        AMPI_NUMBER(a, c->scaler.skipped_in_a_row);
-        AMPI_NUMBER(a, c->scaler.tolerance);
-        AMPI_NUMBER(a, c->scaler.updates_since);
-        AMPI_NUMBER(a, c->scaler.overflows_since);
-    }
+    return 1;
+}
+
+/* Is this norm one of a check? 0 to inf; or 0 * inf, where the scale and all gradients were 0. */
+static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_factor) {
+    const uint64_t bits = ampi_bits_at(norm, 8);
+    return bits <= AMPI_F64_INF || (bits << 1 > AMPI_F64_INF << 1 && inv_scale == AMPI_F32_INF &&
+                                    clip_factor == AMPI_F32_ONE);
 }
 
 /* The body of a file that names a set: until version 5 without its content. */
 static void ampi_walk_set(ampi_archive *a) {
-    AMPI_NUMBER(a, a->set.step);
-    AMPI_NUMBER(a, a->set.edition);
-    AMPI_NUMBER(a, a->set.ranks);
-    if (a->version >= 6) AMPI_NUMBER(a, a->set.content);
+    AMPI_NUMBER(a, &a->set, step);
+    AMPI_NUMBER(a, &a->set, edition);
+    AMPI_NUMBER(a, &a->set, ranks);
+    if (a->version >= 6) AMPI_NUMBER(a, &a->set, content);
 }
 
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
@@ -6216,18 +6303,16 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
         ampi_same(a, a->ranks, "the number of ranks");
     }
     a->common = ampi_hash((uint64_t)opt->desc.kind, plan->num_slots);
-    ampi_walk_scaler(a, &state->control.scaler);
-    ampi_walk_control(a, &state->control);
-    ampi_walk_later(a, state);
+    ampi_walk_fields(a, state);
     for (i = 0; i < plan->num_slots; i++) {
         ampi_walk_tensor(a, opt, i);
         all += ampi_tensor(opt, (int)i)->n;
     }
-    if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, state->control.seed);
+    if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
+    if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, &state->control, seed);
     common = a->common;
     if (a->flags & AMPI_FILE_REPORT) ampi_with_report()->walk(a, opt);
     a->common = common; /* a report is of one rank */
-    if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const uint64_t n = ampi_tensor(opt, (int)i)->n;
@@ -6265,50 +6350,44 @@ static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size
     ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
 
-/* Is this a scaler that amp_scaler_init, updates and what users may write could have made? */
-static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
-    const ampi_preset_row *row;
-    float                  next;
-    uint64_t               bits;
-    memcpy(&bits, &s->next_scale, 8);
-    if (s->preset >= (uint32_t)AMPI_NUM_PRESETS) return 0;
-    row = &ampi_presets[s->preset];
-    if ((s->rules & ~(uint32_t)AMPI_DISABLED) != row->rules ||
-        !ampi_f64_in(&s->growth_factor, 1.0, AMPI_F64_MAX) ||
-        !ampi_f64_in(&s->backoff_factor, 0.0, 1.0) ||
-        !ampi_f64_in(&s->tolerance, 0.0, s->preset == AMP_PRESET_FAIRSEQ ? 1.0 : 0.0) ||
-        (!(s->backoff_factor > 0.0) && !row->one_factor) || !ampi_f32_in(&s->min_scale) ||
-        !ampi_f32_in(&s->max_scale) || (s->max_scale > 0.0f && s->min_scale > s->max_scale) ||
-        s->growth_tracker < 0 || s->hysteresis < 1 || s->hysteresis_tracker < 1 ||
-        s->hysteresis_tracker > s->hysteresis)
-        return 0;
-    /* the scale and its future, which need not be finite: 0 to inf, and one is the other rounded */
-    if (ampi_load_u32(&s->scale, 0) > AMPI_F32_INF || bits > (uint64_t)0x7ff << 52) return 0;
-    if (s->rules & AMPI_DISABLED) return ampi_load_u32(&s->scale, 0) == 0x3f800000u;
-    if ((s->rules & AMPI_SAFE) && !ampi_scaler_limits_ok(s, &s->scale, NULL)) return 0;
-    next = ampi_single(s->next_scale);
-    return (s->rules & AMPI_DELAY) || memcmp(&next, &s->scale, 4) == 0;
+/* Is this a scaler that amp_scaler_init, updates and what users may write could have made, if each
+   of its fields could be? Its scale and the future of that need not be finite, but one is the other
+   rounded. */
+static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
+    const ampi_preset_row *row  = &ampi_presets[s->preset];
+    const float            next = ampi_single(s->next_scale);
+    const int              off  = (s->rules & AMPI_DISABLED) != 0u;
+    const uint32_t         bits = ampi_load_u32(&s->scale, 0);
+    const char            *what = NULL;
+    if ((s->rules & ~(uint32_t)AMPI_DISABLED) != row->rules) what = "rules";
+    else if (s->tolerance > 0.0 && s->preset != AMP_PRESET_FAIRSEQ) what = "tolerance";
+    else if (!(s->backoff_factor > 0.0) && !row->one_factor) what = "backoff_factor";
+    else if (s->max_scale > 0.0f && s->min_scale > s->max_scale) what = "min_scale";
+    else if (s->hysteresis_tracker > s->hysteresis) what = "hysteresis_tracker";
+    else if (off && bits != AMPI_F32_ONE) what = "scale";
+    else if (!off && (s->rules & AMPI_SAFE) && !ampi_scaler_limits_ok(s, &s->scale, NULL))
+        what = "scale";
+    else if (!off && !(s->rules & AMPI_DELAY) && memcmp(&next, &s->scale, 4) != 0)
+        what = "next_scale";
+    if (what) ampi_tell(problem, "scaler.%s contradicts what else the scaler holds", what);
+    return !what;
 }
 
-/* Are these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, the
-   desc's problem says which. */
+/* Are these numbers ones that a run can have? If not, the desc's problem says which. */
 static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state) {
-    const ampi_control *c       = &state->control;
-    char *const         problem = opt->desc.problem;
-    amp_optimizer_desc  d       = opt->desc;
-    d.beta1               = c->beta1;
-    d.beta2               = c->beta2;
-    d.eps                 = (double)c->rates.eps;
-    d.momentum            = (double)c->rates.momentum;
-    d.nesterov            = c->nesterov != 0u;
-    d.max_norm            = c->rates.max_norm;
-    if (!ampi_desc_numbers_ok(&d, problem)) return 0;
-    if (!ampi_amount_ok(problem, "the learning rate", &c->rates.lr)) return 0;
-    if (!ampi_f32_in(&c->clip_factor) || c->clip_factor > 1.0f)
-        return ampi_out(problem, "the clip factor", (double)c->clip_factor, "at most 1");
-    if (ampi_scaler_sane(&c->scaler)) return 1;
-    ampi_tell(problem, "the scaler holds what amp_scaler_init and updates cannot have made");
-    return 0;
+    static const char *const bounds  = "0 to inf, or NaN where a scale of 0 made it";
+    const ampi_control      *c       = &state->control;
+    char *const              problem = opt->desc.problem;
+    const uint32_t           inv     = ampi_load_u32(&c->gate.inv_scale, 0);
+    const uint32_t           clip    = ampi_load_u32(&c->clip_factor, 0);
+    if (!ampi_fields_ok(state, problem)) return 0;
+    if (!ampi_norm_ok(&c->norm, inv, clip)) return ampi_out(problem, "norm", c->norm, bounds);
+    if (inv > AMPI_F32_INF && /* inf * 0, where the norm was infinite */
+        (inv << 1 <= AMPI_F32_INF << 1 || clip || ampi_bits_at(&c->norm, 8) != AMPI_F64_INF))
+        return ampi_out(problem, "gate.inv_scale", (double)c->gate.inv_scale, bounds);
+    if (c->nesterov && ampi_is_zero(&c->rates.momentum))
+        return ampi_out(problem, "momentum", 0.0, "more than 0 for nesterov");
+    return ampi_scaler_sane(&c->scaler, problem);
 }
 
 /* Count what is to be saved, if load would take it. */
@@ -6474,10 +6553,6 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     else if (ours || opt->plan->shared) *s = *own;
     else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
     c->seen_updates = 0;
-    c->gate.skip    = c->gate.skip != 0u; /* version 1 had others than 1 */
-    c->found_inf    = c->found_inf != 0u;
-    c->did_step     = c->did_step != 0u;
-    s->stuck        = s->stuck != 0u;
 }
 
 /* All that was verified goes to its place, and model copies are written. */
@@ -6730,6 +6805,8 @@ static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi
     if (result == AMP_OK && !(a->flags & AMPI_FILE_SET))
         result = ampi_load_body(opt, l, a, ampi_file_read, file);
     if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
+    if (result == AMP_OK && fgetc(file) != EOF)
+        result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT, "there are bytes behind its end");
     fclose(file);
     return result;
 }
@@ -7812,7 +7889,7 @@ static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user
     a->bytes = body;
     ampi_walk_set(a);
     a->bytes = NULL;
-    if ((a->set.step | a->set.edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
+    if (a->set.edition > AMPI_COUNT_MAX) return AMP_ERROR_CORRUPT;
     return a->set.ranks && a->set.ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
@@ -7837,14 +7914,13 @@ static amp_result ampi_set_at(const char *path, ampi_set *set) {
 
 /* The file of a rank: path.STEP.RANK-of-RANKS, or path.STEP-EDITION.RANK-of-RANKS. */
 static amp_result ampi_name_shard(ampi_target *to, const ampi_set *set, uint64_t rank) {
-    const size_t length = strlen(to->base);
-    char         tail[AMP_PROBLEM_SIZE];
-    ampi_tell(ampi_blank(tail), ".%g", (double)set->step);
-    if (set->edition) ampi_tell(tail, "-%g", (double)set->edition);
-    ampi_tell(tail, ".%g-of-%g", (double)rank, (double)set->ranks);
-    if (length + strlen(tail) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    memcpy(to->path, to->base, length);
-    memcpy(to->path + length, tail, strlen(tail) + 1);
+    ampi_text t = {to->path, AMPI_PATH, 0, NULL, NULL, 0};
+    char      room[4][AMPI_DIGITS_OF];
+    ampi_print(&t, "%s.%s%s%s.%s-of-%s", to->base, ampi_digits(room[0], set->step),
+               set->edition ? "-" : "", set->edition ? ampi_digits(room[1], set->edition) : "",
+               ampi_digits(room[2], rank), ampi_digits(room[3], set->ranks));
+    if (t.used == AMPI_PATH) return AMP_ERROR_TOO_LARGE;
+    to->path[t.used] = '\0';
     return AMP_OK;
 }
 
@@ -7863,7 +7939,7 @@ static int ampi_meet_saving(const amp_optimizer *opt, amp_result *result, uint64
                       "steps differ", words, count);
 }
 
-/* A sum of 64 bits as two numbers that ranks add exactly in doubles; and from these. */
+/* 64 bits as two numbers that ranks add exactly in doubles; and their sum from these. */
 static void ampi_split_sum(double *words, uint64_t sum) {
     words[0] = (double)(sum >> 32);
     words[1] = (double)(sum & 0xffffffffu);
@@ -7897,7 +7973,7 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
 static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
                                  ampi_set *old, ampi_set *set, amp_result result) {
     const int  first = opt->ranks.rank == 0;
-    ampi_set   seen  = {0, 0, 0, 0};
+    ampi_set   none  = {0, 0, 0, 0}, seen = none;
     amp_result view  = result == AMP_OK ? ampi_set_at(to->base, &seen) : AMP_OK;
     double     words[AMPI_WORDS];
     if (first && view != AMP_OK) {
@@ -7905,14 +7981,15 @@ static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint
         result    = ampi_refuse(&opt->desc, view, "what is at path cannot be read, and may name a "
                                                   "set: nothing was written");
     }
-    words[0] = first ? (double)seen.step : 0.0;
-    words[1] = first ? (double)seen.edition : 0.0;
-    words[2] = first ? (double)seen.ranks : 0.0;
+    *old = first ? seen : none;
+    ampi_split_sum(words, old->step);
+    ampi_split_sum(words + 2, old->edition);
+    words[4] = (double)old->ranks;
     (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
     if (result != AMP_OK) return result;
-    old->step    = (uint64_t)words[0];
-    old->edition = (uint64_t)words[1];
-    old->ranks   = (uint64_t)words[2];
+    old->step    = ampi_join_sums(words);
+    old->edition = ampi_join_sums(words + 2);
+    old->ranks   = (uint64_t)words[4];
     set->step    = ampi_iterations(&to->state.control);
     set->ranks   = (uint64_t)opt->ranks.count;
     set->edition = old->step == set->step && old->ranks == set->ranks ? old->edition + 1 : 0;
@@ -7994,7 +8071,8 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
         if (result != AMP_OK) break;
         result = ampi_load_from(opt, l, a, shard->path);
         if (result == AMP_OK &&
-            (!(a->flags & AMPI_FILE_SHARD) || a->common != files[0].common ||
+            (!(a->flags & AMPI_FILE_SHARD) || a->version != l->one.version ||
+             a->common != files[0].common ||
              ampi_iterations(&l->state.control) != set.step))
             result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
         if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
@@ -8359,27 +8437,27 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
 
 static void ampi_walk_running(ampi_archive *a, ampi_running *r) {
     int k;
-    for (k = 0; k < 3; k++) AMPI_NUMBER(a, r->skips[k]);
-    AMPI_NUMBER(a, r->norms);
-    AMPI_NUMBER(a, r->mean);
-    AMPI_NUMBER(a, r->variance);
-    AMPI_NUMBER(a, r->row);
+    for (k = 0; k < 3; k++) AMPI_NUMBER(a, r, skips[k]);
+    AMPI_NUMBER(a, r, norms);
+    AMPI_NUMBER(a, r, mean);
+    AMPI_NUMBER(a, r, variance);
+    AMPI_NUMBER(a, r, row);
 }
 
 static void ampi_walk_iteration(ampi_archive *a, amp_iteration *t) {
-    AMPI_NUMBER(a, t->iteration);
-    AMPI_NUMBER(a, t->norm);
-    AMPI_NUMBER(a, t->loss_scale);
-    AMPI_NUMBER(a, t->clip_factor);
-    AMPI_NUMBER(a, t->skip);
-    AMPI_NUMBER(a, t->tensor);
+    AMPI_NUMBER(a, t, iteration);
+    AMPI_NUMBER(a, t, norm);
+    AMPI_NUMBER(a, t, loss_scale);
+    AMPI_NUMBER(a, t, clip_factor);
+    AMPI_NUMBER(a, t, skip);
+    AMPI_NUMBER(a, t, tensor);
 }
 
 static void ampi_walk_overflows(ampi_archive *a, ampi_overflows *o) {
-    AMPI_NUMBER(a, o->overflows);
-    AMPI_NUMBER(a, o->nans);
-    AMPI_NUMBER(a, o->first);
-    AMPI_NUMBER(a, o->last);
+    AMPI_NUMBER(a, o, overflows);
+    AMPI_NUMBER(a, o, nans);
+    AMPI_NUMBER(a, o, first);
+    AMPI_NUMBER(a, o, last);
 }
 
 /* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
@@ -8393,15 +8471,21 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const ampi_running  *n = &r->running;
     const amp_iteration *s = r->history;
     int                  ok;
+    uint32_t             clip, inv;
     size_t               i;
     memset(&here, 0, sizeof here);
     memset(&counts, 0, sizeof counts);
     if (save) a->result = ampi_read_back(opt, r, plan->record, sizeof *r);
     ampi_walk_running(a, &r->running);
     ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
+         (n->skips[0] | n->skips[1] | n->skips[2]) <= AMPI_COUNT_MAX &&
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
         ampi_walk_iteration(a, &r->history[i]);
+        clip = ampi_load_u32(&s->clip_factor, 0);
+        inv  = ampi_bits_of_f32(ampi_inv_scale(s->loss_scale));
+        ok &= clip <= AMPI_F32_ONE && ampi_load_u32(&s->loss_scale, 0) <= AMPI_F32_INF &&
+              ampi_norm_ok(&s->norm, inv, clip);
         ok &= s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
               (!s->iteration || (s->iteration % AMP_HISTORY == i &&
                                  (s->tensor < 0 || (size_t)s->tensor < plan->num_slots)));
@@ -8410,8 +8494,11 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
         if (save && a->result == AMP_OK)
             a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
         ampi_walk_overflows(a, load ? &plan->host_slots[i].overflows : &counts);
+        ok &= (counts.overflows | counts.nans) <= AMPI_COUNT_MAX && counts.first <= counts.last;
     }
-    if (!ok && a->walk == AMPI_VERIFY && a->result == AMP_OK) a->result = AMP_ERROR_CORRUPT;
+    if (ok || a->walk != AMPI_VERIFY || a->result != AMP_OK) return;
+    a->result = AMP_ERROR_CORRUPT;
+    ampi_tell(opt->desc.problem, "its report holds what no run can have");
 }
 
 /* A state is about to be loaded: what was is over. */

@@ -835,7 +835,7 @@ static uint64_t bits_of_float(float x) {
 TEST(members, "law 21: each number of a report in a file is that of its name: no two alike, in the format's order") {
     enum { AT = 32 + 8 * (45 + 8) }; /* behind the header, the numbers of a run and one tensor, of a short name */
     const uint64_t want[] = {11, 12, 13, 5, bits_of_double(6.0), bits_of_double(7.0), 4};
-    const uint64_t turn[] = {257, bits_of_double(8.0), bits_of_float(9.0f), bits_of_float(10.0f), 2, 0};
+    const uint64_t turn[] = {257, bits_of_double(8.0), bits_of_float(9.0f), bits_of_float(0.75f), 2, 0};
     const uint64_t last[] = {14, 15, 16, 17};
     ampi_record    *record;
     ampi_overflows *o;
@@ -859,7 +859,7 @@ TEST(members, "law 21: each number of a report in a file is that of its name: no
     h->iteration              = 257;
     h->norm                   = 8.0;
     h->loss_scale             = 9.0f;
-    h->clip_factor            = 10.0f;
+    h->clip_factor            = 0.75f;
     h->skip                   = 2;
     o->overflows              = 14;
     o->nans                   = 15;
@@ -877,7 +877,7 @@ TEST(members, "law 21: each number of a report in a file is that of its name: no
     CHECK_EQ_U64(record->running.row, 4);
     CHECK_EQ_U64(record->running.norms, 5);
     CHECK_EQ_U64(h->iteration, 257);
-    CHECK_EQ_F32(h->clip_factor, 10.0f);
+    CHECK_EQ_F32(h->clip_factor, 0.75f);
     CHECK_EQ_U64(o->last, 17);
     record->running.row = 5; /* it begins anew where it would be */
     save(&r, &t);
