@@ -5892,12 +5892,12 @@ static void ampi_flush(ampi_archive *a) {
 }
 
 /* A number of the file that is none that amp.h writes. */
-static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, uint64_t below) {
-    char room[2][AMPI_DIGITS_OF];
+static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const char *bounds) {
+    char room[AMPI_DIGITS_OF];
     if (a->result != AMP_OK) return;
     a->result = AMP_ERROR_CORRUPT;
-    ampi_tell(a->opt->desc.problem, "%s is %s in the file, and must be less than %s", what,
-              ampi_digits(room[0], x), ampi_digits(room[1], below));
+    ampi_tell(a->opt->desc.problem, "%s is %s in the file, and must be %s", what,
+              ampi_digits(room, x), bounds);
 }
 
 /* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL if they do not matter. */
@@ -5915,7 +5915,8 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     a->used += padded;
     if (a->walk == AMPI_SAVE) memset(at + padded - 8, 0, 8);
     for (; a->walk == AMPI_VERIFY && num_bytes < padded; num_bytes++)
-        if (at[num_bytes] != 0u) ampi_corrupt(a, "what pads a name or an array", at[num_bytes], 1);
+        if (at[num_bytes] != 0u)
+            ampi_corrupt(a, "what pads a name or an array", at[num_bytes], "0");
     return at;
 }
 
@@ -5938,7 +5939,7 @@ static void ampi_number(ampi_archive *a, void *number, size_t size, int own, con
         x = ampi_get_le(at);
         if (size == 4) ampi_store_u32(number, 0, (uint32_t)x);
         else memcpy(number, &x, 8);
-        if (size == 4 && x >> 32) ampi_corrupt(a, name, x, (uint64_t)1 << 32);
+        if (size == 4 && x >> 32) ampi_corrupt(a, name, x, "less than 2^32");
     }
     if (!own) a->common = ampi_hash(a->common, x);
 }
@@ -8039,8 +8040,11 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
 
 /* What is wrong with a file of a set: it lies beside the file that names it. */
 static void ampi_tell_shard(char *problem, const char *path, amp_result result) {
-    const char *slash = strrchr(path, '/');
-    ampi_tell(problem, "file %s: %s", slash ? slash + 1 : path, amp_result_string(result));
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char        why[AMP_PROBLEM_SIZE];
+    if (!problem || (problem[0] && result != AMP_ERROR_CORRUPT)) return;
+    ampi_tell(ampi_blank(why), "%s", problem[0] ? problem : amp_result_string(result));
+    ampi_tell(ampi_blank(problem), "file %s: %s", name, why);
 }
 
 /* All files of the set that path names; or where this rank has what it had then, only its own. Each
@@ -8075,8 +8079,7 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
              a->common != files[0].common ||
              ampi_iterations(&l->state.control) != set.step))
             result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
-        if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
-            ampi_tell_shard(opt->desc.problem, shard->path, result);
+        if (result != AMP_OK) ampi_tell_shard(opt->desc.problem, shard->path, result);
         l->sum += a->sum;
     }
     return result;
