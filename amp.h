@@ -6169,7 +6169,8 @@ static ampi_shard ampi_shard_of_file(const ampi_archive *a, uint64_t all, uint64
 
 /* The numbers in front of tensors, in the order of a file, and the least and the most that a run
    can have: of floats their bits, which are in the order of what is not negative. Types: i, u 4
-   bytes and n 8, integers, of which u is a rank's own; f and d floats. */
+   bytes and n 8, integers, of which u is a rank's own; f and d floats, F and D those that users
+   may set to -0. */
 typedef struct ampi_field {
     const char *name;
     size_t      at; /* in ampi_state */
@@ -6220,23 +6221,23 @@ static const ampi_field ampi_fields[] = {
     AMPI_OF_STEP(beta1, 'd', 1, AMPI_F64_ONE - 1),
     AMPI_OF_STEP(beta2, 'd', 1, AMPI_F64_ONE - 1),
     AMPI_OF_RATES(eps, 'f', 1, AMPI_F32_INF - 1),
-    AMPI_OF_RATES(momentum, 'f', 0, AMPI_F32_INF - 1),
-    AMPI_OF_RATES(max_norm, 'f', 0, AMPI_F32_INF - 1),
-    AMPI_OF_RATES(lr, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_OF_RATES(momentum, 'F', 0, AMPI_F32_INF - 1),
+    AMPI_OF_RATES(max_norm, 'F', 0, AMPI_F32_INF - 1),
+    AMPI_OF_RATES(lr, 'F', 0, AMPI_F32_INF - 1),
     AMPI_OF_RATES(bias1, 'f', 0, 0x5a000000u), /* 2^53: of the largest beta below 1 */
     AMPI_OF_RATES(bias2, 'f', 0, 0x5a000000u),
     AMPI_OF_STEP(missed_updates, 'n', 0, AMPI_COUNT_MAX), /* from version 2 on */
     AMPI_FIELD("has_lr", has_lr, 'u', 0, 1),
     AMPI_OF_STEP(skipped_in_a_row, 'n', 0, AMPI_COUNT_MAX), /* from 4 on */
     AMPI_OF_SCALER(skipped_in_a_row, 'n', 0, AMPI_COUNT_MAX),
-    AMPI_OF_SCALER(tolerance, 'd', 0, AMPI_F64_ONE),
+    AMPI_OF_SCALER(tolerance, 'D', 0, AMPI_F64_ONE),
     AMPI_OF_SCALER(updates_since, 'n', 0, AMPI_COUNT_MAX),
     AMPI_OF_SCALER(overflows_since, 'n', 0, AMPI_COUNT_MAX)
 };
 enum { AMPI_NUM_FIELDS = sizeof ampi_fields / sizeof ampi_fields[0] };
 
 static size_t ampi_field_size(const ampi_field *f) {
-    return f->type == 'd' || f->type == 'n' ? 8 : 4;
+    return strchr("dDn", f->type) ? 8 : 4;
 }
 
 /* In versions before 6 a flag may be more than 1: 0.3.1 wrote such. */
@@ -6255,9 +6256,9 @@ static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
 static void ampi_tell_bits(char *problem, const ampi_field *f, uint64_t bits) {
     char   room[AMPI_DIGITS_OF];
     double x = (double)ampi_f32_from_bits((uint32_t)bits);
-    if (f->type == 'd') memcpy(&x, &bits, 8);
-    if (f->type == 'd' || f->type == 'f') ampi_tell(problem, "%g", x);
-    else ampi_tell(problem, "%s", ampi_digits(room, bits));
+    if (ampi_field_size(f) == 8) memcpy(&x, &bits, 8);
+    if (strchr("inu", f->type)) ampi_tell(problem, "%s", ampi_digits(room, bits));
+    else ampi_tell(problem, "%g", x);
 }
 
 static int ampi_fields_ok(const ampi_state *state, char *problem) {
@@ -6266,6 +6267,7 @@ static int ampi_fields_ok(const ampi_state *state, char *problem) {
         const ampi_field *f = &ampi_fields[i];
         const uint64_t    x = ampi_bits_at((const char *)state + f->at, ampi_field_size(f));
         if (x >= f->least && x <= f->most) continue;
+        if (strchr("FD", f->type) && x == (uint64_t)1 << (8 * ampi_field_size(f) - 1)) continue;
         ampi_tell(problem, "%s is ", f->name);
         ampi_tell_bits(problem, f, x);
         ampi_tell(problem, ", and must be ");

@@ -901,8 +901,8 @@ static void crafted(rig *r, tape *t, size_t word, uint64_t x, const char *text) 
     put_number(at, was);
 }
 
-TEST(crafted_reports, "law 12: a report in a file whose history, counts or statistics no run can have is AMP_ERROR_CORRUPT: of each "
-              "number the least that is refused, and what is next to it is taken") {
+TEST(crafted_reports, "law 12: a report in a file whose history, counts or statistics no run can have is AMP_ERROR_CORRUPT: of "
+              "each number the least that is refused, and what is next to it is taken") {
     enum { RUN = 0, ITERATION = 7, TENSORS = 7 + 6 * AMP_HISTORY }; /* words behind one tensor of a short name */
     static const char none[] = "its report holds what no run can have";
     const uint64_t    nan = UINT64_C(0x7ff8000000000000), inf = UINT64_C(0x7ff0000000000000), count = UINT64_C(1) << 62;

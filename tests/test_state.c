@@ -1261,7 +1261,8 @@ TEST(bounds, "law 12: right sums around a number that no run can have: AMP_ERROR
         if (bounds[i].size == 4 && bounds[i].most == UINT32_MAX) continue;
         refused_number(&s, &p, i, bounds[i].most + 1, why);
         refused_number(&s, &p, i, bounds[i].size == 4 ? UINT32_MAX : UINT64_MAX, why); /* and -NaN */
-        if (bounds[i].most >> 63) continue;
+        if (bounds[i].most >> 63 || (i >= CONTROL_AT + 12 - SCALER_AT && i <= CONTROL_AT + 14 - SCALER_AT) || i == 40)
+            continue; /* and momentum, max_norm, lr and tolerance may be -0 */
         refused_number(&s, &p, i, bounds[i].size == 4 ? 0x80000000u : UINT64_C(1) << 63, why); /* and -0 */
     }
     for (i = 4; i < 6; i++) { /* lr_scale, weight_decay */
@@ -1361,6 +1362,31 @@ TEST(made_of_nothing, "law 12: NaN as norm or factor is what a check makes of 0 
         }
         for (i = 0; i < 2; i++) amp_optimizer_free(&x[i]), stream_free(&s[i]);
     }
+}
+
+TEST(minus_zero, "law 12: a learning rate, momentum, max_norm, weight_decay or tolerance of -0, which calls take, is saved and "
+                 "loaded") {
+    amp_optimizer_desc d;
+    amp_optimizer      x;
+    amp_tensor         t;
+    stream             s, again;
+    memset(&d, 0, sizeof d), memset(&t, 0, sizeof t), memset(&s, 0, sizeof s), memset(&again, 0, sizeof again);
+    d.kind = AMP_KIND_SGD, d.momentum = -0.0, d.max_norm = -0.0f, d.weight_decay = -0.0f;
+    d.scaler.preset = AMP_PRESET_FAIRSEQ, d.scaler.tolerance = -0.0;
+    t.n = 4, t.weight = little_w, t.grad = little_g;
+    CHECK_EQ_INT(amp_optimizer_init(&x, &d), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&x, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&x), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&x, -0.0f), AMP_OK);
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    CHECK_EQ_U64(word_get(word_at(&s, CONTROL_AT + 14)), 0x80000000u);
+    CHECK_EQ_U64(word_get(word_at(&s, SCALER_AT + 40)), UINT64_C(1) << 63);
+    CHECK_EQ_INT(load(&x, &s), AMP_OK);
+    CHECK_EQ_INT(save(&x, &again), AMP_OK);
+    stream_equal(&s, &again);
+    amp_optimizer_free(&x);
+    stream_free(&s);
+    stream_free(&again);
 }
 
 TEST(flags_of_0_3_1, "law 12: versions before 6 may have more than 1 in a flag, as 0.3.1 wrote: it is 1 then") {
@@ -2029,8 +2055,8 @@ static void members_are(uint64_t flag) {
     const uint64_t want[] = {
         bits32(1024.0f), 2, 3, 4, 5, flag == 0, bits64(1024.0), 7, 8, 9, 10, bits64(11.0), bits64(0.125), 12, 13,
         bits32(14.0f), bits32(2048.0f), AMP_PRESET_FAIRSEQ, 0 /* rules */, flag == 1, bits32(19.0f), 20, bits64(21.0),
-        bits32(0.375f), flag == 2, flag == 3, flag == 4, 25, bits64(0.5), bits64(0.25), bits32(26.0f), bits32(0.75f), bits32(27.0f),
-        bits32(28.0f), bits32(29.0f), bits32(30.0f), 31, 1 /* there is a learning rate */, 32, 15, bits64(0.625), 16, 17};
+        bits32(0.375f), flag == 2, flag == 3, flag == 4, 25, bits64(0.5), bits64(0.25), bits32(26.0f), bits32(0.75f),
+        bits32(27.0f), bits32(28.0f), bits32(29.0f), bits32(30.0f), 31, 1 /* there is a learning rate */, 32, 15, bits64(0.625), 16, 17};
     enum { WORDS = sizeof want / sizeof *want };
     amp_scaler_desc fairseq;
     amp_optimizer   x, y;
@@ -3223,6 +3249,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(bounds);
     RUN_FRESH(within_bounds);
     RUN_FRESH(made_of_nothing);
+    RUN_FRESH(minus_zero);
     RUN_FRESH(flags_of_0_3_1);
     RUN_FRESH(padding);
     RUN_FRESH(name_behind_the_end);
