@@ -373,7 +373,7 @@ typedef enum amp_result {
     AMP_ERROR_READ,             /* state: could not be read                                       */
     AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
-    AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
+    AMP_ERROR_CORRUPT,          /* state: bytes have changed, or a number that no run can have    */
     AMP_ERROR_MISMATCH,         /* state: of other tensors or another kind; ranks: they differ    */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
     AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op or product, AMP_DTYPE or AMP_POLICY    */
@@ -678,15 +678,16 @@ typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
    verified before anything changes, in as much memory as was saved. Errors: _WRITE, _READ,
-   _FOREIGN, _NEWER, _CORRUPT, _MISMATCH (desc.problem names the tensor), _NOT_PREPARED,
-   _STEP_OPEN. */
+   _FOREIGN, _NEWER, _CORRUPT (desc.problem names a number that no run can have), _MISMATCH (it
+   names the tensor), _NOT_PREPARED, _STEP_OPEN. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
-/* To and from a file; also _NOT_FOUND, _TRUNCATED. Saving writes path.new, flushes it, renames
-   it and flushes the directory: path holds the old state or the new one whenever the machine
-   stops (POSIX, Windows). On POSIX a symbolic link is followed, a file keeps its mode, hard
-   links the old state; what is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
+/* To and from a file; also _NOT_FOUND, _TRUNCATED; bytes behind the end are _CORRUPT. Saving
+   writes path.new, flushes it, renames it and flushes the directory: path holds the old state or
+   the new one whenever the machine stops (POSIX, Windows). On POSIX a symbolic link is followed, a
+   file keeps its mode, hard links the old state; what is no file is _UNSUPPORTED. A path is
+   shorter than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -3093,10 +3094,10 @@ static void ampi_print_text(ampi_text *t, const char *text) {
     while (*text) ampi_print_char(t, *text++);
 }
 
-/* An integer as text, in room for it: a double would not tell all of them. */
-enum { AMPI_DIGITS_OF = 21 };
+/* An integer as text, in room for it: no double tells all of them. */
+enum { AMPI_DECIMALS = 21 };
 static const char *ampi_digits(char *room, uint64_t n) {
-    char *p = room + AMPI_DIGITS_OF - 1;
+    char *p = room + AMPI_DECIMALS - 1;
     *p = '\0';
     do *--p = (char)('0' + n % 10);
     while (n /= 10);
@@ -3104,7 +3105,7 @@ static const char *ampi_digits(char *room, uint64_t n) {
 }
 
 static void ampi_print_count(ampi_text *t, uint64_t n) {
-    char room[AMPI_DIGITS_OF];
+    char room[AMPI_DECIMALS];
     ampi_print_text(t, ampi_digits(room, n));
 }
 
@@ -4265,7 +4266,7 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
     static const char *const amount = "0 or more, and finite";
     const float              eps    = (float)d->eps;
     const double             most   = (double)AMPI_F32_MAX;
-    char                     room[AMPI_DIGITS_OF];
+    char                     room[AMPI_DECIMALS];
     if (!ampi_f64_ok(problem, "amp_optimizer_desc.beta1", &d->beta1, 0.0, AMPI_BELOW_1, factor) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.eps", &d->eps, 0.0, most, amount) ||
@@ -4564,7 +4565,7 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
                                    const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
     size_t     i, before, offset = 0;
-    char       room[AMPI_DIGITS_OF];
+    char       room[AMPI_DECIMALS];
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     if (!whole || (!tensors && count)) return AMP_ERROR_INVALID_ARGUMENT;
     AMPI_TRY(ampi_reserve(opt, count));
@@ -5893,7 +5894,7 @@ static void ampi_flush(ampi_archive *a) {
 
 /* A number of the file that is none that amp.h writes. */
 static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const char *bounds) {
-    char room[AMPI_DIGITS_OF];
+    char room[AMPI_DECIMALS];
     if (a->result != AMP_OK) return;
     a->result = AMP_ERROR_CORRUPT;
     ampi_tell(a->opt->desc.problem, "%s is %s in the file, and must be %s", what,
@@ -5944,11 +5945,12 @@ static void ampi_number(ampi_archive *a, void *number, size_t size, int own, con
     if (!own) a->common = ampi_hash(a->common, x);
 }
 
-#define AMPI_NUMBER(a, p, member) ampi_number((a), &(p)->member, sizeof (p)->member, 0, #member)
+#define AMPI_NUMBER(a, x)         ampi_number((a), &(x), sizeof(x), 0, #x)
+#define AMPI_MEMBER(a, p, member) ampi_number((a), &(p)->member, sizeof (p)->member, 0, #member)
 
 /* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
-    char room[2][AMPI_DIGITS_OF];
+    char room[2][AMPI_DECIMALS];
     a->result = AMP_ERROR_MISMATCH;
     ampi_tell(a->opt->desc.problem, "%s is %s in the file, not %s", what,
               ampi_digits(room[0], theirs), ampi_digits(room[1], ours));
@@ -5957,7 +5959,7 @@ static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uin
 /* A number that must be the same in the file. */
 static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
     uint64_t x = expected;
-    ampi_number(a, &x, sizeof x, 0, what);
+    AMPI_NUMBER(a, x);
     if (x != expected && a->result == AMP_OK) ampi_differs(a, what, x, expected);
 }
 
@@ -5977,7 +5979,7 @@ static void ampi_name(ampi_archive *a, const char *name) {
     const uint64_t length = name ? strlen(name) : 0;
     uint64_t       theirs = length;
     size_t         rest   = (size_t)length, piece, i;
-    ampi_number(a, &theirs, sizeof theirs, 0, "");
+    AMPI_NUMBER(a, theirs);
     for (i = 0; i < rest; i++) a->common = ampi_hash(a->common, (unsigned char)name[i]);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
         (theirs != length || rest > a->size - a->used ||
@@ -6109,11 +6111,11 @@ static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t masters = filed + (filed && slot->model_type == AMP_F16);
     uint64_t       x = has, y = moments, z = masters, old = masters << 4 | moments << 2 | has;
     if (a->version >= 6) {
-        ampi_number(a, &x, sizeof x, 0, "");
-        ampi_number(a, &y, sizeof y, 0, "");
-        ampi_number(a, &z, sizeof z, 0, "");
+        AMPI_NUMBER(a, x);
+        AMPI_NUMBER(a, y);
+        AMPI_NUMBER(a, z);
     } else {
-        ampi_number(a, &old, sizeof old, 0, "");
+        AMPI_NUMBER(a, old);
         x = old & 3u;
         y = old >> 2 & 3u;
         z = old >> 4;
@@ -6137,8 +6139,8 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
         ampi_tell_tensor(ampi_blank(opt->desc.problem), i, name);
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
     ampi_walk_storage(a, slot);
-    ampi_number(a, &lr_scale, sizeof lr_scale, 0, "lr_scale");
-    ampi_number(a, &weight_decay, sizeof weight_decay, 0, "weight_decay");
+    AMPI_NUMBER(a, lr_scale);
+    AMPI_NUMBER(a, weight_decay);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
         !ampi_tensor_numbers_ok(&lr_scale, &weight_decay, opt->desc.problem))
         a->result = AMP_ERROR_CORRUPT;
@@ -6210,7 +6212,7 @@ static const ampi_field ampi_fields[] = {
     AMPI_OF_SCALER(preset, 'i', 0, AMPI_NUM_PRESETS - 1),
     AMPI_OF_SCALER(rules, 'i', 0, UINT32_MAX), /* those of the preset */
     AMPI_OF_STEP(gate.skip, 'i', 0, 1),
-    AMPI_OF_STEP(gate.inv_scale, 'f', 0, UINT32_MAX), /* and norm: ampi_gate_ok */
+    AMPI_OF_STEP(gate.inv_scale, 'f', 0, UINT32_MAX), /* it and norm: below */
     AMPI_OF_STEP(gate.step, 'n', 0, AMPI_COUNT_MAX * 3),
     AMPI_OF_STEP(norm, 'd', 0, UINT64_MAX),
     AMPI_OF_STEP(clip_factor, 'f', 0, AMPI_F32_ONE),
@@ -6254,7 +6256,7 @@ static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
 
 /* The number of a field that has such bits. */
 static void ampi_tell_bits(char *problem, const ampi_field *f, uint64_t bits) {
-    char   room[AMPI_DIGITS_OF];
+    char   room[AMPI_DECIMALS];
     double x = (double)ampi_f32_from_bits((uint32_t)bits);
     if (ampi_field_size(f) == 8) memcpy(&x, &bits, 8);
     if (strchr("inu", f->type)) ampi_tell(problem, "%s", ampi_digits(room, bits));
@@ -6288,10 +6290,10 @@ static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_fa
 
 /* The body of a file that names a set: until version 5 without its content. */
 static void ampi_walk_set(ampi_archive *a) {
-    AMPI_NUMBER(a, &a->set, step);
-    AMPI_NUMBER(a, &a->set, edition);
-    AMPI_NUMBER(a, &a->set, ranks);
-    if (a->version >= 6) AMPI_NUMBER(a, &a->set, content);
+    AMPI_MEMBER(a, &a->set, step);
+    AMPI_MEMBER(a, &a->set, edition);
+    AMPI_MEMBER(a, &a->set, ranks);
+    if (a->version >= 6) AMPI_MEMBER(a, &a->set, content);
 }
 
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
@@ -6312,7 +6314,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
         all += ampi_tensor(opt, (int)i)->n;
     }
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
-    if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, &state->control, seed);
+    if (a->flags & AMPI_FILE_SEED) AMPI_MEMBER(a, &state->control, seed);
     common = a->common;
     if (a->flags & AMPI_FILE_REPORT) ampi_with_report()->walk(a, opt);
     a->common = common; /* a report is of one rank */
@@ -7918,7 +7920,7 @@ static amp_result ampi_set_at(const char *path, ampi_set *set) {
 /* The file of a rank: path.STEP.RANK-of-RANKS, or path.STEP-EDITION.RANK-of-RANKS. */
 static amp_result ampi_name_shard(ampi_target *to, const ampi_set *set, uint64_t rank) {
     ampi_text t = {to->path, AMPI_PATH, 0, NULL, NULL, 0};
-    char      room[4][AMPI_DIGITS_OF];
+    char      room[4][AMPI_DECIMALS];
     ampi_print(&t, "%s.%s%s%s.%s-of-%s", to->base, ampi_digits(room[0], set->step),
                set->edition ? "-" : "", set->edition ? ampi_digits(room[1], set->edition) : "",
                ampi_digits(room[2], rank), ampi_digits(room[3], set->ranks));
@@ -8442,27 +8444,38 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
 
 static void ampi_walk_running(ampi_archive *a, ampi_running *r) {
     int k;
-    for (k = 0; k < 3; k++) AMPI_NUMBER(a, r, skips[k]);
-    AMPI_NUMBER(a, r, norms);
-    AMPI_NUMBER(a, r, mean);
-    AMPI_NUMBER(a, r, variance);
-    AMPI_NUMBER(a, r, row);
+    for (k = 0; k < 3; k++) AMPI_MEMBER(a, r, skips[k]);
+    AMPI_MEMBER(a, r, norms);
+    AMPI_MEMBER(a, r, mean);
+    AMPI_MEMBER(a, r, variance);
+    AMPI_MEMBER(a, r, row);
 }
 
 static void ampi_walk_iteration(ampi_archive *a, amp_iteration *t) {
-    AMPI_NUMBER(a, t, iteration);
-    AMPI_NUMBER(a, t, norm);
-    AMPI_NUMBER(a, t, loss_scale);
-    AMPI_NUMBER(a, t, clip_factor);
-    AMPI_NUMBER(a, t, skip);
-    AMPI_NUMBER(a, t, tensor);
+    AMPI_MEMBER(a, t, iteration);
+    AMPI_MEMBER(a, t, norm);
+    AMPI_MEMBER(a, t, loss_scale);
+    AMPI_MEMBER(a, t, clip_factor);
+    AMPI_MEMBER(a, t, skip);
+    AMPI_MEMBER(a, t, tensor);
 }
 
 static void ampi_walk_overflows(ampi_archive *a, ampi_overflows *o) {
-    AMPI_NUMBER(a, o, overflows);
-    AMPI_NUMBER(a, o, nans);
-    AMPI_NUMBER(a, o, first);
-    AMPI_NUMBER(a, o, last);
+    AMPI_MEMBER(a, o, overflows);
+    AMPI_MEMBER(a, o, nans);
+    AMPI_MEMBER(a, o, first);
+    AMPI_MEMBER(a, o, last);
+}
+
+/* Is slot i of a history one that a run can have? */
+static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_t i) {
+    const uint32_t clip = ampi_load_u32(&s->clip_factor, 0);
+    const uint32_t inv  = ampi_bits_of_f32(ampi_inv_scale(s->loss_scale));
+    if (clip > AMPI_F32_ONE || ampi_load_u32(&s->loss_scale, 0) > AMPI_F32_INF ||
+        !ampi_norm_ok(&s->norm, inv, clip) || s->skip > (uint32_t)AMP_SKIP_ASKED || s->tensor < -1)
+        return 0;
+    return !s->iteration || (s->iteration % AMP_HISTORY == i &&
+                             (s->tensor < 0 || (size_t)s->tensor < plan->num_slots));
 }
 
 /* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
@@ -8475,8 +8488,8 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     ampi_overflows       counts;
     const ampi_running  *n = &r->running;
     const amp_iteration *s = r->history;
+    const int            verify = a->walk == AMPI_VERIFY;
     int                  ok;
-    uint32_t             clip, inv;
     size_t               i;
     memset(&here, 0, sizeof here);
     memset(&counts, 0, sizeof counts);
@@ -8487,13 +8500,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
         ampi_walk_iteration(a, &r->history[i]);
-        clip = ampi_load_u32(&s->clip_factor, 0);
-        inv  = ampi_bits_of_f32(ampi_inv_scale(s->loss_scale));
-        ok &= clip <= AMPI_F32_ONE && ampi_load_u32(&s->loss_scale, 0) <= AMPI_F32_INF &&
-              ampi_norm_ok(&s->norm, inv, clip);
-        ok &= s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
-              (!s->iteration || (s->iteration % AMP_HISTORY == i &&
-                                 (s->tensor < 0 || (size_t)s->tensor < plan->num_slots)));
+        ok = ok && (!verify || ampi_iteration_ok(plan, s, i));
     }
     for (i = 0; i < plan->num_slots; i++) {
         if (save && a->result == AMP_OK)
@@ -8501,7 +8508,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
         ampi_walk_overflows(a, load ? &plan->host_slots[i].overflows : &counts);
         ok &= (counts.overflows | counts.nans) <= AMPI_COUNT_MAX && counts.first <= counts.last;
     }
-    if (ok || a->walk != AMPI_VERIFY || a->result != AMP_OK) return;
+    if (ok || !verify || a->result != AMP_OK) return;
     a->result = AMP_ERROR_CORRUPT;
     ampi_tell(opt->desc.problem, "its report holds what no run can have");
 }

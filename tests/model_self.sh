@@ -83,7 +83,8 @@ fault 'scales of groups are not saved' ampi_walk_arrays 's/k < sizeof all/k + 2 
 # Files
 fault 'nesterov is not loaded' ampi_keep_own \
     's/c->seen_updates = 0;/c->seen_updates = 0, c->nesterov = l->own.control.nesterov;/'
-fault 'skips in a row are lost' ampi_walk_fields 's/ampi_number\(a, at,/if (f->at != offsetof(ampi_state, control.skipped_in_a_row)) &/'
+fault 'skips in a row are lost' ampi_walk_fields \
+    's/ampi_number\(a, at,/if (f->at != offsetof(ampi_state, control.skipped_in_a_row)) &/'
 fault 'a learning rate of its own is lost' ampi_keep_own \
     's/if \(!state->has_lr\) state->has_lr = .*//'
 fault 'a learning rate in the file is not taken' ampi_load_all 's/plan->has_lr = .*/(void)0;/'
@@ -101,7 +102,7 @@ fault 'names are not compared' ampi_name 's/\(rest && memcmp.*/0))/'
 fault 'formats of masters are not compared' ampi_walk_storage \
     's/else if \(z != masters && /else if (0 \&\& /'
 fault 'the kind is not compared' ampi_walk_state \
-    's/ampi_same\(a, .*"desc.kind"\);/{ uint64_t x = opt->desc.kind; ampi_number(a, \&x, 8, 0, ""); }/'
+    's/ampi_same\(a, .*"desc.kind"\);/{ uint64_t x = opt->desc.kind; AMPI_NUMBER(a, x); }/'
 fault 'a load that fails leaks' ampi_load_end \
     's/for \(k = 0; k < l->num; k\+\+\)/for (k = 0; k < l->num \&\& result == AMP_OK; k++)/'
 fault 'a save that fails leaks' ampi_save \
