@@ -671,7 +671,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    disabled. Not in the file: gradients, what your own optimizer stores, your data's order; model
    copies, which are written anew, so dtype may differ. Older versions are read. The format is
    one on all machines: tests/vectors/state-file.md. A callback moves exactly num_bytes, or
-   returns false. Save refuses what load would refuse (a scale of NaN):
+   returns false. Save refuses what load would refuse (a scale of NaN, a growth_interval of 0):
    AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);

@@ -1366,18 +1366,22 @@ TEST(made_of_nothing, "law 12: NaN as norm or factor is what a check makes of 0 
 
 TEST(minus_zero, "law 12: a learning rate, momentum, max_norm, weight_decay or tolerance of -0, which calls take, is saved and "
                  "loaded") {
+    const uint64_t     zero_64 = UINT64_C(1) << 63;
+    const uint32_t     zero = 0x80000000u;
+    float              lr;
     amp_optimizer_desc d;
     amp_optimizer      x;
     amp_tensor         t;
     stream             s, again;
     memset(&d, 0, sizeof d), memset(&t, 0, sizeof t), memset(&s, 0, sizeof s), memset(&again, 0, sizeof again);
-    d.kind = AMP_KIND_SGD, d.momentum = -0.0, d.max_norm = -0.0f, d.weight_decay = -0.0f;
-    d.scaler.preset = AMP_PRESET_FAIRSEQ, d.scaler.tolerance = -0.0;
+    d.kind = AMP_KIND_SGD, d.scaler.preset = AMP_PRESET_FAIRSEQ;
+    memcpy(&d.momentum, &zero_64, 8), memcpy(&d.scaler.tolerance, &zero_64, 8); /* what -Ofast makes of -0.0 is 0 */
+    memcpy(&d.max_norm, &zero, 4), memcpy(&d.weight_decay, &zero, 4), memcpy(&lr, &zero, 4);
     t.n = 4, t.weight = little_w, t.grad = little_g;
     CHECK_EQ_INT(amp_optimizer_init(&x, &d), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&x, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(&x), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_step(&x, -0.0f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&x, lr), AMP_OK);
     CHECK_EQ_INT(save(&x, &s), AMP_OK);
     CHECK_EQ_U64(word_get(word_at(&s, CONTROL_AT + 14)), 0x80000000u);
     CHECK_EQ_U64(word_get(word_at(&s, SCALER_AT + 40)), UINT64_C(1) << 63);
