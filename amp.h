@@ -685,8 +685,8 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
 
 /* To and from a file; also _NOT_FOUND, _TRUNCATED; bytes behind the end are _CORRUPT. Saving
    writes path.new, flushes it, renames it and flushes the directory: path holds the old state or
-   the new one whenever the machine stops (POSIX, Windows). On POSIX a symbolic link is followed, a
-   file keeps its mode, hard links the old state; what is no file is _UNSUPPORTED. A path is
+   the new one whenever the machine stops (POSIX, Windows). On POSIX a symbolic link is followed,
+   a file keeps its mode, hard links the old state; what is no file is _UNSUPPORTED. A path is
    shorter than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
@@ -6179,62 +6179,43 @@ typedef struct ampi_field {
     char        type;
     uint64_t    least, most;
 } ampi_field;
-#define AMPI_FIELD(name, member, type, least, most) \
-    {name, offsetof(ampi_state, member), type, least, most}
-#define AMPI_OF_SCALER(member, type, least, most) \
-    AMPI_FIELD("scaler." #member, control.scaler.member, type, least, most)
-#define AMPI_OF_STEP(member, type, least, most) \
-    AMPI_FIELD(#member, control.member, type, least, most)
-#define AMPI_OF_RATES(member, type, least, most) \
-    AMPI_FIELD(#member, control.rates.member, type, least, most)
-#define AMPI_F32_ONE   0x3f800000u
-#define AMPI_F64_ONE   ((uint64_t)0x3ff << 52)
-#define AMPI_F64_INF   ((uint64_t)0x7ff << 52)
-#define AMPI_COUNT_MAX (UINT64_MAX / 4) /* no run lasts so long; steps begin below 2^63 */
+#define AMPI_FIELD(name, member, ...) {name, offsetof(ampi_state, member), __VA_ARGS__}
+#define AMPI_SCALER(member, ...) AMPI_FIELD("scaler." #member, control.scaler.member, __VA_ARGS__)
+#define AMPI_STEP(member, ...)   AMPI_FIELD(#member, control.member, __VA_ARGS__)
+#define AMPI_RATE(member, ...)   AMPI_FIELD(#member, control.rates.member, __VA_ARGS__)
+#define AMPI_F32_ONE 0x3f800000u
+#define AMPI_F64_ONE ((uint64_t)0x3ff << 52)
+#define AMPI_F64_INF ((uint64_t)0x7ff << 52)
+#define AMPI_MANY    (UINT64_MAX / 4) /* no run lasts so long; steps begin below 2^63 */
 static const ampi_field ampi_fields[] = {
-    AMPI_OF_SCALER(scale, 'f', 0, AMPI_F32_INF),
-    AMPI_OF_SCALER(growth_tracker, 'i', 0, INT32_MAX),
-    AMPI_OF_SCALER(found_inf, 'u', 0, UINT32_MAX),
-    AMPI_OF_SCALER(checked, 'u', 0, UINT32_MAX),
-    AMPI_OF_SCALER(hysteresis_tracker, 'i', 1, INT32_MAX),
-    AMPI_OF_SCALER(stuck, 'i', 0, 1),
-    AMPI_OF_SCALER(next_scale, 'd', 0, AMPI_F64_INF),
-    AMPI_OF_SCALER(good, 'n', 0, AMPI_COUNT_MAX),
-    AMPI_OF_SCALER(skipped, 'n', 0, AMPI_COUNT_MAX),
-    AMPI_OF_SCALER(growths, 'n', 0, AMPI_COUNT_MAX),
-    AMPI_OF_SCALER(backoffs, 'n', 0, AMPI_COUNT_MAX),
-    AMPI_OF_SCALER(growth_factor, 'd', AMPI_F64_ONE, AMPI_F64_INF - 1),
-    AMPI_OF_SCALER(backoff_factor, 'd', 0, AMPI_F64_ONE),
-    AMPI_OF_SCALER(growth_interval, 'i', 1, INT32_MAX),
-    AMPI_OF_SCALER(hysteresis, 'i', 1, INT32_MAX),
-    AMPI_OF_SCALER(min_scale, 'f', 0, AMPI_F32_INF - 1),
-    AMPI_OF_SCALER(max_scale, 'f', 0, AMPI_F32_INF - 1),
-    AMPI_OF_SCALER(preset, 'i', 0, AMPI_NUM_PRESETS - 1),
-    AMPI_OF_SCALER(rules, 'i', 0, UINT32_MAX), /* those of the preset */
-    AMPI_OF_STEP(gate.skip, 'i', 0, 1),
-    AMPI_OF_STEP(gate.inv_scale, 'f', 0, UINT32_MAX), /* it and norm: below */
-    AMPI_OF_STEP(gate.step, 'n', 0, AMPI_COUNT_MAX * 3),
-    AMPI_OF_STEP(norm, 'd', 0, UINT64_MAX),
-    AMPI_OF_STEP(clip_factor, 'f', 0, AMPI_F32_ONE),
-    AMPI_OF_STEP(found_inf, 'i', 0, 1),
-    AMPI_OF_STEP(did_step, 'i', 0, 1),
-    AMPI_OF_STEP(nesterov, 'i', 0, 1),
-    AMPI_OF_STEP(skipped, 'n', 0, AMPI_COUNT_MAX),
-    AMPI_OF_STEP(beta1, 'd', 1, AMPI_F64_ONE - 1),
-    AMPI_OF_STEP(beta2, 'd', 1, AMPI_F64_ONE - 1),
-    AMPI_OF_RATES(eps, 'f', 1, AMPI_F32_INF - 1),
-    AMPI_OF_RATES(momentum, 'F', 0, AMPI_F32_INF - 1),
-    AMPI_OF_RATES(max_norm, 'F', 0, AMPI_F32_INF - 1),
-    AMPI_OF_RATES(lr, 'F', 0, AMPI_F32_INF - 1),
-    AMPI_OF_RATES(bias1, 'f', 0, 0x5a000000u), /* 2^53: of the largest beta below 1 */
-    AMPI_OF_RATES(bias2, 'f', 0, 0x5a000000u),
-    AMPI_OF_STEP(missed_updates, 'n', 0, AMPI_COUNT_MAX), /* from version 2 on */
+    AMPI_SCALER(scale, 'f', 0, AMPI_F32_INF),      AMPI_SCALER(growth_tracker, 'i', 0, INT32_MAX),
+    AMPI_SCALER(found_inf, 'u', 0, UINT32_MAX),    AMPI_SCALER(checked, 'u', 0, UINT32_MAX),
+    AMPI_SCALER(hysteresis_tracker, 'i', 1, INT32_MAX),
+    AMPI_SCALER(stuck, 'i', 0, 1),                 AMPI_SCALER(next_scale, 'd', 0, AMPI_F64_INF),
+    AMPI_SCALER(good, 'n', 0, AMPI_MANY),          AMPI_SCALER(skipped, 'n', 0, AMPI_MANY),
+    AMPI_SCALER(growths, 'n', 0, AMPI_MANY),       AMPI_SCALER(backoffs, 'n', 0, AMPI_MANY),
+    AMPI_SCALER(growth_factor, 'd', AMPI_F64_ONE, AMPI_F64_INF - 1),
+    AMPI_SCALER(backoff_factor, 'd', 0, AMPI_F64_ONE),
+    AMPI_SCALER(growth_interval, 'i', 1, INT32_MAX), AMPI_SCALER(hysteresis, 'i', 1, INT32_MAX),
+    AMPI_SCALER(min_scale, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_SCALER(max_scale, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_SCALER(preset, 'i', 0, AMPI_NUM_PRESETS - 1),
+    AMPI_SCALER(rules, 'i', 0, UINT32_MAX), /* those of the preset; norm and factor: below */
+    AMPI_STEP(gate.skip, 'i', 0, 1),               AMPI_STEP(gate.inv_scale, 'f', 0, UINT32_MAX),
+    AMPI_STEP(gate.step, 'n', 0, AMPI_MANY * 3),   AMPI_STEP(norm, 'd', 0, UINT64_MAX),
+    AMPI_STEP(clip_factor, 'f', 0, AMPI_F32_ONE),  AMPI_STEP(found_inf, 'i', 0, 1),
+    AMPI_STEP(did_step, 'i', 0, 1),                AMPI_STEP(nesterov, 'i', 0, 1),
+    AMPI_STEP(skipped, 'n', 0, AMPI_MANY),         AMPI_STEP(beta1, 'd', 1, AMPI_F64_ONE - 1),
+    AMPI_STEP(beta2, 'd', 1, AMPI_F64_ONE - 1),    AMPI_RATE(eps, 'f', 1, AMPI_F32_INF - 1),
+    AMPI_RATE(momentum, 'F', 0, AMPI_F32_INF - 1), AMPI_RATE(max_norm, 'F', 0, AMPI_F32_INF - 1),
+    AMPI_RATE(lr, 'F', 0, AMPI_F32_INF - 1), /* biases: 2^53 is that of the largest beta */
+    AMPI_RATE(bias1, 'f', 0, 0x5a000000u),         AMPI_RATE(bias2, 'f', 0, 0x5a000000u),
+    AMPI_STEP(missed_updates, 'n', 0, AMPI_MANY), /* from here on since version 2 */
     AMPI_FIELD("has_lr", has_lr, 'u', 0, 1),
-    AMPI_OF_STEP(skipped_in_a_row, 'n', 0, AMPI_COUNT_MAX), /* from 4 on */
-    AMPI_OF_SCALER(skipped_in_a_row, 'n', 0, AMPI_COUNT_MAX),
-    AMPI_OF_SCALER(tolerance, 'D', 0, AMPI_F64_ONE),
-    AMPI_OF_SCALER(updates_since, 'n', 0, AMPI_COUNT_MAX),
-    AMPI_OF_SCALER(overflows_since, 'n', 0, AMPI_COUNT_MAX)
+    AMPI_STEP(skipped_in_a_row, 'n', 0, AMPI_MANY), /* and since 4 */
+    AMPI_SCALER(skipped_in_a_row, 'n', 0, AMPI_MANY),
+    AMPI_SCALER(tolerance, 'D', 0, AMPI_F64_ONE),
+    AMPI_SCALER(updates_since, 'n', 0, AMPI_MANY), AMPI_SCALER(overflows_since, 'n', 0, AMPI_MANY)
 };
 enum { AMPI_NUM_FIELDS = sizeof ampi_fields / sizeof ampi_fields[0] };
 
@@ -6355,8 +6336,8 @@ static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size
     ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
 
-/* Is this a scaler that amp_scaler_init, updates and what users may write could have made, if each
-   of its fields could be? Its scale and the future of that need not be finite, but one is the other
+/* Is this a scaler that amp_scaler_init, updates and what users may write could have made, if
+   each field is in its bounds? Scale and next_scale need not be finite, but one is the other
    rounded. */
 static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
     const ampi_preset_row *row  = &ampi_presets[s->preset];
@@ -7894,7 +7875,7 @@ static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user
     a->bytes = body;
     ampi_walk_set(a);
     a->bytes = NULL;
-    if (a->set.edition > AMPI_COUNT_MAX) return AMP_ERROR_CORRUPT;
+    if (a->set.edition > AMPI_MANY) return AMP_ERROR_CORRUPT;
     return a->set.ranks && a->set.ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
@@ -8472,7 +8453,8 @@ static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_
     const uint32_t clip = ampi_load_u32(&s->clip_factor, 0);
     const uint32_t inv  = ampi_bits_of_f32(ampi_inv_scale(s->loss_scale));
     if (clip > AMPI_F32_ONE || ampi_load_u32(&s->loss_scale, 0) > AMPI_F32_INF ||
-        !ampi_norm_ok(&s->norm, inv, clip) || s->skip > (uint32_t)AMP_SKIP_ASKED || s->tensor < -1)
+        !ampi_norm_ok(&s->norm, inv, clip) || s->skip > (uint32_t)AMP_SKIP_ASKED ||
+        s->tensor < -1)
         return 0;
     return !s->iteration || (s->iteration % AMP_HISTORY == i &&
                              (s->tensor < 0 || (size_t)s->tensor < plan->num_slots));
@@ -8496,7 +8478,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     if (save) a->result = ampi_read_back(opt, r, plan->record, sizeof *r);
     ampi_walk_running(a, &r->running);
     ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
-         (n->skips[0] | n->skips[1] | n->skips[2]) <= AMPI_COUNT_MAX &&
+         (n->skips[0] | n->skips[1] | n->skips[2]) <= AMPI_MANY &&
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
         ampi_walk_iteration(a, &r->history[i]);
@@ -8506,7 +8488,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
         if (save && a->result == AMP_OK)
             a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
         ampi_walk_overflows(a, load ? &plan->host_slots[i].overflows : &counts);
-        ok &= (counts.overflows | counts.nans) <= AMPI_COUNT_MAX && counts.first <= counts.last;
+        ok &= (counts.overflows | counts.nans) <= AMPI_MANY && counts.first <= counts.last;
     }
     if (ok || !verify || a->result != AMP_OK) return;
     a->result = AMP_ERROR_CORRUPT;
