@@ -375,7 +375,7 @@ typedef enum amp_result {
     AMP_ERROR_READ,             /* state: could not be read                                       */
     AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
-    AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
+    AMP_ERROR_CORRUPT,          /* state: bytes have changed, or a number that no run can have    */
     AMP_ERROR_MISMATCH,         /* state: of other tensors or another kind; ranks: they differ    */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
     AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op or product, AMP_DTYPE or AMP_POLICY    */
@@ -677,22 +677,23 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    disabled. Not in the file: gradients, what your own optimizer stores, your data's order; model
    copies, which are written anew, so dtype may differ. Older versions are read. The format is
    one on all machines: tests/vectors/state-file.md. A callback moves exactly num_bytes, or
-   returns false. Save refuses what load would refuse (a scale of NaN):
+   returns false. Save refuses what load would refuse (a scale of NaN, a growth_interval of 0):
    AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
    verified before anything changes, in as much memory as was saved. Errors: _WRITE, _READ,
-   _FOREIGN, _NEWER, _CORRUPT, _MISMATCH (desc.problem names the tensor), _NOT_PREPARED,
-   _STEP_OPEN. */
+   _FOREIGN, _NEWER, _CORRUPT (desc.problem names a number that no run can have), _MISMATCH (it
+   names the tensor), _NOT_PREPARED, _STEP_OPEN. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
-/* To and from a file; also _NOT_FOUND, _TRUNCATED. Saving writes path.new, flushes it, renames
-   it and flushes the directory: path holds the old state or the new one whenever the machine
-   stops (POSIX, Windows). On POSIX a symbolic link is followed, a file keeps its mode, hard
-   links the old state; what is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
+/* To and from a file; also _NOT_FOUND, _TRUNCATED; bytes behind the end are _CORRUPT. Saving
+   writes path.new, flushes it, renames it and flushes the directory: path holds the old state or
+   the new one whenever the machine stops (POSIX, Windows). On POSIX a symbolic link is followed,
+   a file keeps its mode, hard links the old state; what is no file is _UNSUPPORTED. A path is
+   shorter than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -2224,7 +2225,7 @@ AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
 
 /* Where ranks meet, between check and decide, and over what, beside flags. */
 typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
-enum { AMPI_WORDS = 3 }; /* that rank 0 tells the others in a save */
+enum { AMPI_WORDS = 5 }; /* that rank 0 tells the others in a save */
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
@@ -3137,12 +3138,19 @@ static void ampi_print_text(ampi_text *t, const char *text) {
     while (*text) ampi_print_char(t, *text++);
 }
 
-static void ampi_print_count(ampi_text *t, uint64_t n) {
-    char digits[21], *p = digits + sizeof digits - 1;
+/* An integer as text, in room for it: no double tells all of them. */
+enum { AMPI_DECIMALS = 21 };
+static const char *ampi_digits(char *room, uint64_t n) {
+    char *p = room + AMPI_DECIMALS - 1;
     *p = '\0';
     do *--p = (char)('0' + n % 10);
     while (n /= 10);
-    ampi_print_text(t, p);
+    return p;
+}
+
+static void ampi_print_count(ampi_text *t, uint64_t n) {
+    char room[AMPI_DECIMALS];
+    ampi_print_text(t, ampi_digits(room, n));
 }
 
 /* Whole numbers to the last digit, others to seven: 0.1, 3.402823e38. */
@@ -4303,6 +4311,7 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
     static const char *const amount = "0 or more, and finite";
     const float              eps    = (float)d->eps;
     const double             most   = (double)AMPI_F32_MAX;
+    char                     room[AMPI_DECIMALS];
     if (!ampi_f64_ok(problem, "amp_optimizer_desc.beta1", &d->beta1, 0.0, AMPI_BELOW_1, factor) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.eps", &d->eps, 0.0, most, amount) ||
@@ -4310,9 +4319,11 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
         !ampi_amount_ok(problem, "amp_optimizer_desc.weight_decay", &d->weight_decay) ||
         !ampi_amount_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm))
         return 0;
-    if (d->first_step > UINT64_MAX / 2)
-        return ampi_out(problem, "amp_optimizer_desc.first_step", (double)d->first_step,
-                        "less than 2^63");
+    if (d->first_step > UINT64_MAX / 2) {
+        ampi_tell(problem, "amp_optimizer_desc.first_step is %s, and must be less than 2^63",
+                  ampi_digits(room, d->first_step));
+        return 0;
+    }
     if (d->eps > 0.0 && !(eps > 0.0f))
         return ampi_out(problem, "amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
     if (d->nesterov && !((float)d->momentum > 0.0f))
@@ -4601,6 +4612,7 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
                                    const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
     size_t     i, before, offset = 0;
+    char       room[AMPI_DECIMALS];
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     if (!whole || (!tensors && count)) return AMP_ERROR_INVALID_ARGUMENT;
     AMPI_TRY(ampi_reserve(opt, count));
@@ -4613,8 +4625,8 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
         offset += t.n;
     }
     if (result == AMP_OK && (i < count || offset != whole->n)) {
-        ampi_tell(opt->desc.problem, "the tensors' n do not add up to whole's %g",
-                  (double)whole->n);
+        ampi_tell(opt->desc.problem, "the tensors' n do not add up to whole's %s",
+                  ampi_digits(room, whole->n));
         result = AMP_ERROR_INVALID_ARGUMENT;
     }
     if (result != AMP_OK) opt->num_entries = before;
@@ -5935,6 +5947,15 @@ static void ampi_flush(ampi_archive *a) {
     a->used = 0;
 }
 
+/* A number of the file that is none that amp.h writes. */
+static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const char *bounds) {
+    char room[AMPI_DECIMALS];
+    if (a->result != AMP_OK) return;
+    a->result = AMP_ERROR_CORRUPT;
+    ampi_tell(a->opt->desc.problem, "%s is %s in the file, and must be %s", what,
+              ampi_digits(room, x), bounds);
+}
+
 /* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL if they do not matter. */
 static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     const size_t   padded = (num_bytes + 7) / 8 * 8;
@@ -5949,34 +5970,45 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     at = a->bytes + a->used;
     a->used += padded;
     if (a->walk == AMPI_SAVE) memset(at + padded - 8, 0, 8);
+    for (; a->walk == AMPI_VERIFY && num_bytes < padded; num_bytes++)
+        if (at[num_bytes] != 0u)
+            ampi_corrupt(a, "what pads a name or an array", at[num_bytes], "0");
     return at;
 }
 
+/* The bits of a number of 4 or 8 bytes. */
+static uint64_t ampi_bits_at(const void *number, size_t size) {
+    uint64_t x;
+    if (size == 4) return ampi_load_u32(number, 0);
+    memcpy(&x, number, 8);
+    return x;
+}
+
 /* A number of 4 or 8 bytes: saved from *number, or loaded to it. own: ranks may differ in it. */
-static void ampi_number(ampi_archive *a, void *number, size_t size, int own) {
+static void ampi_number(ampi_archive *a, void *number, size_t size, int own, const char *name) {
     unsigned char *at = ampi_next(a, 8);
-    uint64_t       x  = 0;
+    uint64_t       x  = ampi_bits_at(number, size);
     if (!at && a->walk != AMPI_COUNT) return;
-    if (a->walk == AMPI_SAVE || a->walk == AMPI_COUNT) {
-        if (size == 4) x = ampi_load_u32(number, 0);
-        else memcpy(&x, number, 8);
-        if (at) ampi_put_le(at, x);
-    } else {
+    if (a->walk == AMPI_SAVE) {
+        ampi_put_le(at, x);
+    } else if (at) {
         x = ampi_get_le(at);
         if (size == 4) ampi_store_u32(number, 0, (uint32_t)x);
         else memcpy(number, &x, 8);
+        if (size == 4 && x >> 32) ampi_corrupt(a, name, x, "less than 2^32");
     }
     if (!own) a->common = ampi_hash(a->common, x);
 }
 
-#define AMPI_NUMBER(a, x) ampi_number((a), &(x), sizeof(x), 0)
-#define AMPI_OWN(a, x)    ampi_number((a), &(x), sizeof(x), 1)
+#define AMPI_NUMBER(a, x)         ampi_number((a), &(x), sizeof(x), 0, #x)
+#define AMPI_MEMBER(a, p, member) ampi_number((a), &(p)->member, sizeof (p)->member, 0, #member)
 
 /* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
+    char room[2][AMPI_DECIMALS];
     a->result = AMP_ERROR_MISMATCH;
-    ampi_tell(a->opt->desc.problem, "%s is %g in the file, not %g", what, (double)theirs,
-              (double)ours);
+    ampi_tell(a->opt->desc.problem, "%s is %s in the file, not %s", what,
+              ampi_digits(room[0], theirs), ampi_digits(room[1], ours));
 }
 
 /* A number that must be the same in the file. */
@@ -6192,71 +6224,112 @@ static ampi_shard ampi_shard_of_file(const ampi_archive *a, uint64_t all, uint64
     return p;
 }
 
-/* A file has numbers by name, in this order. What checks have found is the rank's own. */
-static void ampi_walk_scaler(ampi_archive *a, amp_scaler *s) {
-    AMPI_NUMBER(a, s->scale);
-    AMPI_NUMBER(a, s->growth_tracker);
-    AMPI_OWN(a, s->found_inf);
-    AMPI_OWN(a, s->checked);
-    AMPI_NUMBER(a, s->hysteresis_tracker);
-    AMPI_NUMBER(a, s->stuck);
-    AMPI_NUMBER(a, s->next_scale);
-    AMPI_NUMBER(a, s->good);
-    AMPI_NUMBER(a, s->skipped);
-    AMPI_NUMBER(a, s->growths);
-    AMPI_NUMBER(a, s->backoffs);
-    AMPI_NUMBER(a, s->growth_factor);
-    AMPI_NUMBER(a, s->backoff_factor);
-    AMPI_NUMBER(a, s->growth_interval);
-    AMPI_NUMBER(a, s->hysteresis);
-    AMPI_NUMBER(a, s->min_scale);
-    AMPI_NUMBER(a, s->max_scale);
-    AMPI_NUMBER(a, s->preset);
-    AMPI_NUMBER(a, s->rules);
+/* The numbers in front of tensors, in the order of a file, and the least and the most that a run
+   can have: of floats their bits, which are in the order of what is not negative. Types: i, u 4
+   bytes and n 8, integers, of which u is a rank's own; f and d floats, F and D those that users
+   may set to -0. */
+typedef struct ampi_field {
+    const char *name;
+    size_t      at; /* in ampi_state */
+    char        type;
+    uint64_t    least, most;
+} ampi_field;
+#define AMPI_FIELD(name, member, ...) {name, offsetof(ampi_state, member), __VA_ARGS__}
+#define AMPI_SCALER(member, ...) AMPI_FIELD("scaler." #member, control.scaler.member, __VA_ARGS__)
+#define AMPI_STEP(member, ...)   AMPI_FIELD(#member, control.member, __VA_ARGS__)
+#define AMPI_RATE(member, ...)   AMPI_FIELD(#member, control.rates.member, __VA_ARGS__)
+#define AMPI_F32_ONE 0x3f800000u
+#define AMPI_F64_ONE ((uint64_t)0x3ff << 52)
+#define AMPI_F64_INF ((uint64_t)0x7ff << 52)
+#define AMPI_MANY    (UINT64_MAX / 4) /* no run lasts so long; steps begin below 2^63 */
+static const ampi_field ampi_fields[] = {
+    AMPI_SCALER(scale, 'f', 0, AMPI_F32_INF),      AMPI_SCALER(growth_tracker, 'i', 0, INT32_MAX),
+    AMPI_SCALER(found_inf, 'u', 0, UINT32_MAX),    AMPI_SCALER(checked, 'u', 0, UINT32_MAX),
+    AMPI_SCALER(hysteresis_tracker, 'i', 1, INT32_MAX),
+    AMPI_SCALER(stuck, 'i', 0, 1),                 AMPI_SCALER(next_scale, 'd', 0, AMPI_F64_INF),
+    AMPI_SCALER(good, 'n', 0, AMPI_MANY),          AMPI_SCALER(skipped, 'n', 0, AMPI_MANY),
+    AMPI_SCALER(growths, 'n', 0, AMPI_MANY),       AMPI_SCALER(backoffs, 'n', 0, AMPI_MANY),
+    AMPI_SCALER(growth_factor, 'd', AMPI_F64_ONE, AMPI_F64_INF - 1),
+    AMPI_SCALER(backoff_factor, 'd', 0, AMPI_F64_ONE),
+    AMPI_SCALER(growth_interval, 'i', 1, INT32_MAX), AMPI_SCALER(hysteresis, 'i', 1, INT32_MAX),
+    AMPI_SCALER(min_scale, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_SCALER(max_scale, 'f', 0, AMPI_F32_INF - 1),
+    AMPI_SCALER(preset, 'i', 0, AMPI_NUM_PRESETS - 1),
+    AMPI_SCALER(rules, 'i', 0, UINT32_MAX), /* those of the preset; norm and factor: below */
+    AMPI_STEP(gate.skip, 'i', 0, 1),               AMPI_STEP(gate.inv_scale, 'f', 0, UINT32_MAX),
+    AMPI_STEP(gate.step, 'n', 0, AMPI_MANY * 3),   AMPI_STEP(norm, 'd', 0, UINT64_MAX),
+    AMPI_STEP(clip_factor, 'f', 0, AMPI_F32_ONE),  AMPI_STEP(found_inf, 'i', 0, 1),
+    AMPI_STEP(did_step, 'i', 0, 1),                AMPI_STEP(nesterov, 'i', 0, 1),
+    AMPI_STEP(skipped, 'n', 0, AMPI_MANY),         AMPI_STEP(beta1, 'd', 1, AMPI_F64_ONE - 1),
+    AMPI_STEP(beta2, 'd', 1, AMPI_F64_ONE - 1),    AMPI_RATE(eps, 'f', 1, AMPI_F32_INF - 1),
+    AMPI_RATE(momentum, 'F', 0, AMPI_F32_INF - 1), AMPI_RATE(max_norm, 'F', 0, AMPI_F32_INF - 1),
+    AMPI_RATE(lr, 'F', 0, AMPI_F32_INF - 1), /* biases: 2^53 is that of the largest beta */
+    AMPI_RATE(bias1, 'f', 0, 0x5a000000u),         AMPI_RATE(bias2, 'f', 0, 0x5a000000u),
+    AMPI_STEP(missed_updates, 'n', 0, AMPI_MANY), /* from here on since version 2 */
+    AMPI_FIELD("has_lr", has_lr, 'u', 0, 1),
+    AMPI_STEP(skipped_in_a_row, 'n', 0, AMPI_MANY), /* and since 4 */
+    AMPI_SCALER(skipped_in_a_row, 'n', 0, AMPI_MANY),
+    AMPI_SCALER(tolerance, 'D', 0, AMPI_F64_ONE),
+    AMPI_SCALER(updates_since, 'n', 0, AMPI_MANY), AMPI_SCALER(overflows_since, 'n', 0, AMPI_MANY)
+};
+enum { AMPI_NUM_FIELDS = sizeof ampi_fields / sizeof ampi_fields[0] };
+
+static size_t ampi_field_size(const ampi_field *f) {
+    return strchr("dDn", f->type) ? 8 : 4;
 }
 
-static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
-    AMPI_NUMBER(a, c->gate.skip);
-    AMPI_NUMBER(a, c->gate.inv_scale);
-    AMPI_NUMBER(a, c->gate.step);
-    AMPI_NUMBER(a, c->norm);
-    AMPI_NUMBER(a, c->clip_factor);
-    AMPI_NUMBER(a, c->found_inf);
-    AMPI_NUMBER(a, c->did_step);
-    AMPI_NUMBER(a, c->nesterov);
-    AMPI_NUMBER(a, c->skipped);
-    AMPI_NUMBER(a, c->beta1);
-    AMPI_NUMBER(a, c->beta2);
-    AMPI_NUMBER(a, c->rates.eps);
-    AMPI_NUMBER(a, c->rates.momentum);
-    AMPI_NUMBER(a, c->rates.max_norm);
-    AMPI_NUMBER(a, c->rates.lr);
-    AMPI_NUMBER(a, c->rates.bias1);
-    AMPI_NUMBER(a, c->rates.bias2);
+/* In versions before 6 a flag may be more than 1: 0.3.1 wrote such. */
+static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
+    const size_t later = a->version < 2 ? 7 : a->version < 4 ? 5 : 0;
+    size_t       i;
+    for (i = 0; i < (size_t)AMPI_NUM_FIELDS - later; i++) {
+        const ampi_field *f  = &ampi_fields[i];
+        char             *at = (char *)state + f->at;
+        ampi_number(a, at, ampi_field_size(f), f->type == 'u', f->name);
+        if (f->most == 1 && a->version < 6) ampi_store_u32(at, 0, ampi_load_u32(at, 0) != 0u);
+    }
 }
 
-/* What came after version 1, and after 2 and 3. Whether there is a learning rate is the rank's. */
-static void ampi_walk_later(ampi_archive *a, ampi_state *state) {
-    ampi_control *c = &state->control;
-    if (a->version >= 2) {
-        AMPI_NUMBER(a, c->missed_updates);
-        AMPI_OWN(a, state->has_lr);
+/* The number of a field that has such bits. */
+static void ampi_tell_bits(char *problem, const ampi_field *f, uint64_t bits) {
+    char   room[AMPI_DECIMALS];
+    double x = (double)ampi_f32_from_bits((uint32_t)bits);
+    if (ampi_field_size(f) == 8) memcpy(&x, &bits, 8);
+    if (strchr("inu", f->type)) ampi_tell(problem, "%s", ampi_digits(room, bits));
+    else ampi_tell(problem, "%g", x);
+}
+
+static int ampi_fields_ok(const ampi_state *state, char *problem) {
+    size_t i;
+    for (i = 0; i < AMPI_NUM_FIELDS; i++) {
+        const ampi_field *f = &ampi_fields[i];
+        const uint64_t    x = ampi_bits_at((const char *)state + f->at, ampi_field_size(f));
+        if (x >= f->least && x <= f->most) continue;
+        if (strchr("FD", f->type) && x == (uint64_t)1 << (8 * ampi_field_size(f) - 1)) continue;
+        ampi_tell(problem, "%s is ", f->name);
+        ampi_tell_bits(problem, f, x);
+        ampi_tell(problem, ", and must be ");
+        ampi_tell_bits(problem, f, f->least);
+        ampi_tell(problem, " to ");
+        ampi_tell_bits(problem, f, f->most);
+        return 0;
     }
-    if (a->version >= 4) {
-        AMPI_NUMBER(a, c->skipped_in_a_row);
-        AMPI_NUMBER(a, c->scaler.skipped_in_a_row);
-        AMPI_NUMBER(a, c->scaler.tolerance);
-        AMPI_NUMBER(a, c->scaler.updates_since);
-        AMPI_NUMBER(a, c->scaler.overflows_since);
-    }
+    return 1;
+}
+
+/* Is this norm one of a check? 0 to inf; or 0 * inf, where the scale and all gradients were 0. */
+static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_factor) {
+    const uint64_t bits = ampi_bits_at(norm, 8);
+    return bits <= AMPI_F64_INF || (bits << 1 > AMPI_F64_INF << 1 && inv_scale == AMPI_F32_INF &&
+                                    clip_factor == AMPI_F32_ONE);
 }
 
 /* The body of a file that names a set: until version 5 without its content. */
 static void ampi_walk_set(ampi_archive *a) {
-    AMPI_NUMBER(a, a->set.step);
-    AMPI_NUMBER(a, a->set.edition);
-    AMPI_NUMBER(a, a->set.ranks);
-    if (a->version >= 6) AMPI_NUMBER(a, a->set.content);
+    AMPI_MEMBER(a, &a->set, step);
+    AMPI_MEMBER(a, &a->set, edition);
+    AMPI_MEMBER(a, &a->set, ranks);
+    if (a->version >= 6) AMPI_MEMBER(a, &a->set, content);
 }
 
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
@@ -6271,18 +6344,16 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
         ampi_same(a, a->ranks, "the number of ranks");
     }
     a->common = ampi_hash((uint64_t)opt->desc.kind, plan->num_slots);
-    ampi_walk_scaler(a, &state->control.scaler);
-    ampi_walk_control(a, &state->control);
-    ampi_walk_later(a, state);
+    ampi_walk_fields(a, state);
     for (i = 0; i < plan->num_slots; i++) {
         ampi_walk_tensor(a, opt, i);
         all += ampi_tensor(opt, (int)i)->n;
     }
-    if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, state->control.seed);
+    if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
+    if (a->flags & AMPI_FILE_SEED) AMPI_MEMBER(a, &state->control, seed);
     common = a->common;
     if (a->flags & AMPI_FILE_REPORT) ampi_with_report()->walk(a, opt);
     a->common = common; /* a report is of one rank */
-    if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const uint64_t n = ampi_tensor(opt, (int)i)->n;
@@ -6320,50 +6391,44 @@ static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size
     ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
 
-/* Is this a scaler that amp_scaler_init, updates and what users may write could have made? */
-static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
-    const ampi_preset_row *row;
-    float                  next;
-    uint64_t               bits;
-    memcpy(&bits, &s->next_scale, 8);
-    if (s->preset >= (uint32_t)AMPI_NUM_PRESETS) return 0;
-    row = &ampi_presets[s->preset];
-    if ((s->rules & ~(uint32_t)AMPI_DISABLED) != row->rules ||
-        !ampi_f64_in(&s->growth_factor, 1.0, AMPI_F64_MAX) ||
-        !ampi_f64_in(&s->backoff_factor, 0.0, 1.0) ||
-        !ampi_f64_in(&s->tolerance, 0.0, s->preset == AMP_PRESET_FAIRSEQ ? 1.0 : 0.0) ||
-        (!(s->backoff_factor > 0.0) && !row->one_factor) || !ampi_f32_in(&s->min_scale) ||
-        !ampi_f32_in(&s->max_scale) || (s->max_scale > 0.0f && s->min_scale > s->max_scale) ||
-        s->growth_tracker < 0 || s->hysteresis < 1 || s->hysteresis_tracker < 1 ||
-        s->hysteresis_tracker > s->hysteresis)
-        return 0;
-    /* the scale and its future, which need not be finite: 0 to inf, and one is the other rounded */
-    if (ampi_load_u32(&s->scale, 0) > AMPI_F32_INF || bits > (uint64_t)0x7ff << 52) return 0;
-    if (s->rules & AMPI_DISABLED) return ampi_load_u32(&s->scale, 0) == 0x3f800000u;
-    if ((s->rules & AMPI_SAFE) && !ampi_scaler_limits_ok(s, &s->scale, NULL)) return 0;
-    next = ampi_single(s->next_scale);
-    return (s->rules & AMPI_DELAY) || memcmp(&next, &s->scale, 4) == 0;
+/* Is this a scaler that amp_scaler_init, updates and what users may write could have made, if
+   each field is in its bounds? Scale and next_scale need not be finite, but one is the other
+   rounded. */
+static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
+    const ampi_preset_row *row  = &ampi_presets[s->preset];
+    const float            next = ampi_single(s->next_scale);
+    const int              off  = (s->rules & AMPI_DISABLED) != 0u;
+    const uint32_t         bits = ampi_load_u32(&s->scale, 0);
+    const char            *what = NULL;
+    if ((s->rules & ~(uint32_t)AMPI_DISABLED) != row->rules) what = "rules";
+    else if (s->tolerance > 0.0 && s->preset != AMP_PRESET_FAIRSEQ) what = "tolerance";
+    else if (!(s->backoff_factor > 0.0) && !row->one_factor) what = "backoff_factor";
+    else if (s->max_scale > 0.0f && s->min_scale > s->max_scale) what = "min_scale";
+    else if (s->hysteresis_tracker > s->hysteresis) what = "hysteresis_tracker";
+    else if (off && bits != AMPI_F32_ONE) what = "scale";
+    else if (!off && (s->rules & AMPI_SAFE) && !ampi_scaler_limits_ok(s, &s->scale, NULL))
+        what = "scale";
+    else if (!off && !(s->rules & AMPI_DELAY) && memcmp(&next, &s->scale, 4) != 0)
+        what = "next_scale";
+    if (what) ampi_tell(problem, "scaler.%s contradicts what else the scaler holds", what);
+    return !what;
 }
 
-/* Are these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, the
-   desc's problem says which. */
+/* Are these numbers ones that a run can have? If not, the desc's problem says which. */
 static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state) {
-    const ampi_control *c       = &state->control;
-    char *const         problem = opt->desc.problem;
-    amp_optimizer_desc  d       = opt->desc;
-    d.beta1               = c->beta1;
-    d.beta2               = c->beta2;
-    d.eps                 = (double)c->rates.eps;
-    d.momentum            = (double)c->rates.momentum;
-    d.nesterov            = c->nesterov != 0u;
-    d.max_norm            = c->rates.max_norm;
-    if (!ampi_desc_numbers_ok(&d, problem)) return 0;
-    if (!ampi_amount_ok(problem, "the learning rate", &c->rates.lr)) return 0;
-    if (!ampi_f32_in(&c->clip_factor) || c->clip_factor > 1.0f)
-        return ampi_out(problem, "the clip factor", (double)c->clip_factor, "at most 1");
-    if (ampi_scaler_sane(&c->scaler)) return 1;
-    ampi_tell(problem, "the scaler holds what amp_scaler_init and updates cannot have made");
-    return 0;
+    static const char *const bounds  = "0 to inf, or NaN where a scale of 0 made it";
+    const ampi_control      *c       = &state->control;
+    char *const              problem = opt->desc.problem;
+    const uint32_t           inv     = ampi_load_u32(&c->gate.inv_scale, 0);
+    const uint32_t           clip    = ampi_load_u32(&c->clip_factor, 0);
+    if (!ampi_fields_ok(state, problem)) return 0;
+    if (!ampi_norm_ok(&c->norm, inv, clip)) return ampi_out(problem, "norm", c->norm, bounds);
+    if (inv > AMPI_F32_INF && /* inf * 0, where the norm was infinite */
+        (inv << 1 <= AMPI_F32_INF << 1 || clip || ampi_bits_at(&c->norm, 8) != AMPI_F64_INF))
+        return ampi_out(problem, "gate.inv_scale", (double)c->gate.inv_scale, bounds);
+    if (c->nesterov && ampi_is_zero(&c->rates.momentum))
+        return ampi_out(problem, "momentum", 0.0, "more than 0 for nesterov");
+    return ampi_scaler_sane(&c->scaler, problem);
 }
 
 /* Count what is to be saved, if load would take it. */
@@ -6529,10 +6594,6 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     else if (ours || opt->plan->shared) *s = *own;
     else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
     c->seen_updates = 0;
-    c->gate.skip    = c->gate.skip != 0u; /* version 1 had others than 1 */
-    c->found_inf    = c->found_inf != 0u;
-    c->did_step     = c->did_step != 0u;
-    s->stuck        = s->stuck != 0u;
 }
 
 /* All that was verified goes to its place, and model copies are written. */
@@ -6786,6 +6847,8 @@ static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi
     if (result == AMP_OK && !(a->flags & AMPI_FILE_SET))
         result = ampi_load_body(opt, l, a, ampi_file_read, file);
     if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
+    if (result == AMP_OK && fgetc(file) != EOF)
+        result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT, "there are bytes behind its end");
     fclose(file);
     return result;
 }
@@ -7742,7 +7805,7 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     return AMP_OK;
 }
 
-/* A sum of 64 bits as two numbers that ranks add exactly in doubles; and from these. */
+/* 64 bits as two numbers that ranks add exactly in doubles; and their sum from these. */
 static void ampi_split_sum(double *words, uint64_t sum) {
     words[0] = (double)(sum >> 32);
     words[1] = (double)(sum & 0xffffffffu);
@@ -7878,7 +7941,7 @@ static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user
     a->bytes = body;
     ampi_walk_set(a);
     a->bytes = NULL;
-    if ((a->set.step | a->set.edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
+    if (a->set.edition > AMPI_MANY) return AMP_ERROR_CORRUPT;
     return a->set.ranks && a->set.ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
@@ -7903,14 +7966,13 @@ static amp_result ampi_set_at(const char *path, ampi_set *set) {
 
 /* The file of a rank: path.STEP.RANK-of-RANKS, or path.STEP-EDITION.RANK-of-RANKS. */
 static amp_result ampi_name_shard(ampi_target *to, const ampi_set *set, uint64_t rank) {
-    const size_t length = strlen(to->base);
-    char         tail[AMP_PROBLEM_SIZE];
-    ampi_tell(ampi_blank(tail), ".%g", (double)set->step);
-    if (set->edition) ampi_tell(tail, "-%g", (double)set->edition);
-    ampi_tell(tail, ".%g-of-%g", (double)rank, (double)set->ranks);
-    if (length + strlen(tail) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    memcpy(to->path, to->base, length);
-    memcpy(to->path + length, tail, strlen(tail) + 1);
+    ampi_text t = {to->path, AMPI_PATH, 0, NULL, NULL, 0};
+    char      room[4][AMPI_DECIMALS];
+    ampi_print(&t, "%s.%s%s%s.%s-of-%s", to->base, ampi_digits(room[0], set->step),
+               set->edition ? "-" : "", set->edition ? ampi_digits(room[1], set->edition) : "",
+               ampi_digits(room[2], rank), ampi_digits(room[3], set->ranks));
+    if (t.used == AMPI_PATH) return AMP_ERROR_TOO_LARGE;
+    to->path[t.used] = '\0';
     return AMP_OK;
 }
 
@@ -7954,7 +8016,7 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
 static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
                                  ampi_set *old, ampi_set *set, amp_result result) {
     const int  first = opt->ranks.rank == 0;
-    ampi_set   seen  = {0, 0, 0, 0};
+    ampi_set   none  = {0, 0, 0, 0}, seen = none;
     amp_result view  = result == AMP_OK ? ampi_set_at(to->base, &seen) : AMP_OK;
     double     words[AMPI_WORDS];
     if (first && view != AMP_OK) {
@@ -7962,14 +8024,15 @@ static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint
         result    = ampi_refuse(&opt->desc, view, "what is at path cannot be read, and may name a "
                                                   "set: nothing was written");
     }
-    words[0] = first ? (double)seen.step : 0.0;
-    words[1] = first ? (double)seen.edition : 0.0;
-    words[2] = first ? (double)seen.ranks : 0.0;
+    *old = first ? seen : none;
+    ampi_split_sum(words, old->step);
+    ampi_split_sum(words + 2, old->edition);
+    words[4] = (double)old->ranks;
     (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
     if (result == AMP_OK) {
-        old->step    = (uint64_t)words[0];
-        old->edition = (uint64_t)words[1];
-        old->ranks   = (uint64_t)words[2];
+        old->step    = ampi_join_sums(words);
+        old->edition = ampi_join_sums(words + 2);
+        old->ranks   = (uint64_t)words[4];
         set->step    = ampi_iterations(&to->state.control);
         set->ranks   = (uint64_t)opt->ranks.count;
         set->edition = old->step == set->step && old->ranks == set->ranks ? old->edition + 1 : 0;
@@ -8019,8 +8082,11 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
 
 /* What is wrong with a file of a set: it lies beside the file that names it. */
 static void ampi_tell_shard(char *problem, const char *path, amp_result result) {
-    const char *slash = strrchr(path, '/');
-    ampi_tell(problem, "file %s: %s", slash ? slash + 1 : path, amp_result_string(result));
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char        why[AMP_PROBLEM_SIZE];
+    if (!problem || (problem[0] && result != AMP_ERROR_CORRUPT)) return;
+    ampi_tell(ampi_blank(why), "%s", problem[0] ? problem : amp_result_string(result));
+    ampi_tell(ampi_blank(problem), "file %s: %s", name, why);
 }
 
 /* All files of the set that path names; or where this rank has what it had then, only its own. Each
@@ -8051,11 +8117,11 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
         if (result != AMP_OK) break;
         result = ampi_load_from(opt, l, a, shard->path);
         if (result == AMP_OK &&
-            (!(a->flags & AMPI_FILE_SHARD) || a->common != files[0].common ||
+            (!(a->flags & AMPI_FILE_SHARD) || a->version != l->one.version ||
+             a->common != files[0].common ||
              ampi_iterations(&l->state.control) != set.step))
             result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
-        if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
-            ampi_tell_shard(opt->desc.problem, shard->path, result);
+        if (result != AMP_OK) ampi_tell_shard(opt->desc.problem, shard->path, result);
         l->sum += a->sum;
     }
     return result;
@@ -8416,27 +8482,39 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
 
 static void ampi_walk_running(ampi_archive *a, ampi_running *r) {
     int k;
-    for (k = 0; k < 3; k++) AMPI_NUMBER(a, r->skips[k]);
-    AMPI_NUMBER(a, r->norms);
-    AMPI_NUMBER(a, r->mean);
-    AMPI_NUMBER(a, r->variance);
-    AMPI_NUMBER(a, r->row);
+    for (k = 0; k < 3; k++) AMPI_MEMBER(a, r, skips[k]);
+    AMPI_MEMBER(a, r, norms);
+    AMPI_MEMBER(a, r, mean);
+    AMPI_MEMBER(a, r, variance);
+    AMPI_MEMBER(a, r, row);
 }
 
 static void ampi_walk_iteration(ampi_archive *a, amp_iteration *t) {
-    AMPI_NUMBER(a, t->iteration);
-    AMPI_NUMBER(a, t->norm);
-    AMPI_NUMBER(a, t->loss_scale);
-    AMPI_NUMBER(a, t->clip_factor);
-    AMPI_NUMBER(a, t->skip);
-    AMPI_NUMBER(a, t->tensor);
+    AMPI_MEMBER(a, t, iteration);
+    AMPI_MEMBER(a, t, norm);
+    AMPI_MEMBER(a, t, loss_scale);
+    AMPI_MEMBER(a, t, clip_factor);
+    AMPI_MEMBER(a, t, skip);
+    AMPI_MEMBER(a, t, tensor);
 }
 
 static void ampi_walk_overflows(ampi_archive *a, ampi_overflows *o) {
-    AMPI_NUMBER(a, o->overflows);
-    AMPI_NUMBER(a, o->nans);
-    AMPI_NUMBER(a, o->first);
-    AMPI_NUMBER(a, o->last);
+    AMPI_MEMBER(a, o, overflows);
+    AMPI_MEMBER(a, o, nans);
+    AMPI_MEMBER(a, o, first);
+    AMPI_MEMBER(a, o, last);
+}
+
+/* Is slot i of a history one that a run can have? */
+static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_t i) {
+    const uint32_t clip = ampi_load_u32(&s->clip_factor, 0);
+    const uint32_t inv  = ampi_bits_of_f32(ampi_inv_scale(s->loss_scale));
+    if (clip > AMPI_F32_ONE || ampi_load_u32(&s->loss_scale, 0) > AMPI_F32_INF ||
+        !ampi_norm_ok(&s->norm, inv, clip) || s->skip > (uint32_t)AMP_SKIP_ASKED ||
+        s->tensor < -1)
+        return 0;
+    return !s->iteration || (s->iteration % AMP_HISTORY == i &&
+                             (s->tensor < 0 || (size_t)s->tensor < plan->num_slots));
 }
 
 /* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
@@ -8450,6 +8528,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     ampi_overflows       counts;
     const ampi_running  *n = &r.running;
     const amp_iteration *s = r.history;
+    const int            verify = a->walk == AMPI_VERIFY;
     int                  ok;
     size_t               i;
     memset(&r, 0, sizeof r);
@@ -8457,22 +8536,24 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     if (save) a->result = ampi_read_back(opt, &r, plan->record, sizeof r);
     ampi_walk_running(a, &r.running);
     ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
+         (n->skips[0] | n->skips[1] | n->skips[2]) <= AMPI_MANY &&
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
         ampi_walk_iteration(a, &r.history[i]);
-        ok &= s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
-              (!s->iteration || (s->iteration % AMP_HISTORY == i &&
-                                 (s->tensor < 0 || (size_t)s->tensor < plan->num_slots)));
+        ok = ok && (!verify || ampi_iteration_ok(plan, s, i));
     }
     for (i = 0; i < plan->num_slots; i++) {
         if (save && a->result == AMP_OK)
             a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
         ampi_walk_overflows(a, &counts);
+        ok &= (counts.overflows | counts.nans) <= AMPI_MANY && counts.first <= counts.last;
         if (load && counts.overflows >= plan->host_slots[i].overflows.overflows)
             plan->host_slots[i].overflows = counts;
     }
     if (load && r.running.skips[0] >= plan->seen->record.running.skips[0]) plan->seen->record = r;
-    if (!ok && a->walk == AMPI_VERIFY && a->result == AMP_OK) a->result = AMP_ERROR_CORRUPT;
+    if (ok || !verify || a->result != AMP_OK) return;
+    a->result = AMP_ERROR_CORRUPT;
+    ampi_tell(opt->desc.problem, "its report holds what no run can have");
 }
 
 /* A state is about to be loaded: what was is over. */

@@ -83,7 +83,8 @@ fault 'scales of groups are not saved' ampi_walk_arrays 's/k < sizeof all/k + 2 
 # Files
 fault 'nesterov is not loaded' ampi_keep_own \
     's/c->seen_updates = 0;/c->seen_updates = 0, c->nesterov = l->own.control.nesterov;/'
-fault 'skips in a row are lost' ampi_walk_later 's/AMPI_NUMBER\(a, c->skipped_in_a_row\);//'
+fault 'skips in a row are lost' ampi_walk_fields \
+    's/ampi_number\(a, at,/if (f->at != offsetof(ampi_state, control.skipped_in_a_row)) &/'
 fault 'a learning rate of its own is lost' ampi_keep_own \
     's/if \(!state->has_lr\) state->has_lr = .*//'
 fault 'a learning rate in the file is not taken' ampi_load_all 's/plan->has_lr = .*/(void)0;/'

@@ -3133,7 +3133,7 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     amp_scaler_desc    s;
     amp_scaler         scaler;
     amp_optimizer      opt;
-    amp_tensor         t;
+    amp_tensor         t, whole;
     float              w[2] = {0.0f, 0.0f};
     char               why[AMP_PROBLEM_SIZE];
 #define TOLD(member, bad, text)           \
@@ -3147,7 +3147,7 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     TOLD(beta2, double_from_bits(0x7ff8000000000000ull), "NaN, and must be");
     TOLD(beta1, double_from_bits(0xfff0000000000000ull), "-inf, and must be");
     TOLD(eps, 1e39, "1e39, and must be 0 or more, and finite");
-    TOLD(first_step, UINT64_MAX, "must be less than 2^63");
+    TOLD(first_step, UINT64_MAX, "18446744073709551615, and must be less than 2^63");
     TOLD(eps, 1e-60, "1e-60, and must be more than 0 in fp32");
     TOLD(momentum, -16777216.0, "-16777216, and must be");
     TOLD(max_norm, -0.1f, "-0.1, and must be");
@@ -3190,6 +3190,14 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     t.n      = 2;
     t.weight = w;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+#if SIZE_MAX / 64 > 9007199254740993
+    whole   = t;
+    whole.n = 9007199254740993u; /* to the last digit, which no double has */
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, &t, 1), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK(strcmp(why, "the tensors' n do not add up to whole's 9007199254740993") == 0);
+#else
+    (void)whole;
+#endif
     t.name     = "fc1";
     t.lr_scale = -1.0f;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_CONFIG);

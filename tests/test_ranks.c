@@ -393,6 +393,7 @@ static struct {
     int       what, plain;                /* plain: SGD without momentum                      */
     char      path[128];
     amp_report_desc watch;
+    uint64_t  first_step;
 } task;
 
 static size_t total_size(void) {
@@ -426,6 +427,7 @@ static amp_optimizer_desc desc_of(member *m, int count) {
     desc.scaler.init_scale  = 1024.0f;
     desc.scaler.growth_interval = 3;
     desc.max_norm           = task.clip ? 0.01f : 0.0f;
+    desc.first_step         = task.first_step;
     desc.problem            = m->problem;
     desc.report             = task.watch.every ? &task.watch : NULL;
     desc.allocator.alloc_fn = counting_alloc;
@@ -1148,6 +1150,7 @@ static void end_files(void) {
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     CHECK_EQ_INT(system(command), 0);
     task.clip = task.planted = 0;
+    task.first_step = 0;
 }
 
 /* Another rank, which has found a sum of squares. */
@@ -1568,6 +1571,32 @@ TEST(old_sets, "law 12: a set of 0.5.0 or 0.6.0 loads on any number of ranks, an
         all_are(2, AMP_OK);
         CHECK(!file_exists(path_of("s.4.0-of-2")) && file_exists(path_of("s.4-1.0-of-2")));
         all_free();
+        end_files();
+    }
+}
+
+TEST(mixed_versions, "law 12: a file that names a set of 0.6.0 over files of 0.5.0, which share elements out in another way, "
+                     "is none: AMP_ERROR_MISMATCH, and masters are what they were") {
+    int other, count;
+    for (other = 3; other <= 6; other++) {
+        if (other == 4) continue;
+        begin_files();
+        plain_run();
+        use("s");
+        together(2, run_and_save);
+        all_are(2, AMP_OK);
+        all_free();
+        CHECK_EQ_INT(amp_optimizer_save_file(&reference.opt, path_of("whole")), AMP_OK);
+        if (other < 6) old_part_file(path_of("s.4.0-of-2"), other, path_of("whole"), 0, 2);
+        if (other < 6) old_part_file(path_of("s.4.1-of-2"), other, path_of("whole"), 1, 2);
+        old_set_file(path_of("s"), other == 5 ? 3 : 5);
+        for (count = 1; count <= 2; count++) {
+            together(count, only_load);
+            all_are(count, AMP_ERROR_MISMATCH);
+            CHECK(strcmp(members[0].problem, "the files of this set are not of one moment") == 0);
+            CHECK_EQ_U64(amp_optimizer_gate(&members[0].opt)->step, 0);
+            all_free();
+        }
         end_files();
     }
 }
@@ -2083,31 +2112,114 @@ TEST(two_runs, "law 12: parts of two runs in the same step are no set, also wher
     end_files();
 }
 
-TEST(hostile, "law 18: a file that names a set of two thousand million ranks, or steps beyond 2^53, is refused "
-              "at once, and written over") {
-    static const unsigned char many[8] = {0xff, 0xff, 0xff, 0x7f}, most[8] = {0, 0, 1}, late[8] = {0, 0, 0, 0, 0, 0, 32};
+TEST(hostile, "law 18: a file that names a set of two thousand million ranks, or an edition beyond 2^62, is refused "
+              "at once, one whose files are not there says so by name, and each is written over") {
+    static const unsigned char many[8] = {0xff, 0xff, 0xff, 0x7f}, most[8] = {0, 0, 1};
+    static const unsigned char late[8] = {1, 0, 0, 0, 0, 0, 32}, last[8] = {0, 0, 0, 0, 0, 0, 0, 64}; /* 2^53 + 1, 2^62 */
+    static const char *const   files[] = {"", "h.4.0-of-65536", "h.9007199254740993.0-of-2", "h.4-9007199254740993.0-of-2"};
     unsigned char *bytes;
+    char           text[128];
     size_t         n, i;
     begin_files();
     use("h");
     together(2, run_and_save);
     all_are(2, AMP_OK);
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < 5; i++) {
         bytes = file_bytes(path_of("h"), &n);
         CHECK_EQ_U64(n, 72);
-        memcpy(bytes + (i < 2 ? 48 : i == 2 ? 32 : 40), i == 0 ? many : i == 1 ? most : late, 8);
+        memcpy(bytes + (i < 2 ? 48 : i == 2 ? 32 : 40), i == 0 ? many : i == 1 ? most : i == 4 ? last : late, 8);
         seal(bytes, 32, 64);
         overwrite(path_of("h"), 0, bytes, 72);
         free(bytes);
         all_free();
         together(1, only_load);
-        all_are(1, i == 1 ? AMP_ERROR_NOT_FOUND : AMP_ERROR_CORRUPT);
-        CHECK(i != 1 || strcmp(members[0].problem, "file h.4.0-of-65536: there is no such file") == 0);
+        all_are(1, i % 4 ? AMP_ERROR_NOT_FOUND : AMP_ERROR_CORRUPT);
+        snprintf(text, sizeof text, "file %s: there is no such file", files[i % 4]);
+        CHECK(i % 4 == 0 || strcmp(members[0].problem, text) == 0);
         all_free();
         together(2, shard_run);
         together(2, only_save);
         all_are(2, AMP_OK);
+        if (i == 3) CHECK(file_exists(path_of("h.4-9007199254740994.0-of-2"))); /* the next edition */
     }
+    all_free();
+    end_files();
+}
+
+/* Is there a file of rank 0 of 2, of such a step? */
+static int late_file(uint64_t step, const char *edition) {
+    char name[64];
+    snprintf(name, sizeof name, "s.%llu%s.0-of-2", (unsigned long long)step, edition);
+    return file_exists(path_of(name));
+}
+
+/* On so many ranks the set loads, with that step. */
+static void late_load(int count, uint64_t step) {
+    amp_status s;
+    task.first_step = 0;
+    together(count, only_load);
+    all_are(count, AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_status(&members[count - 1].opt, &s), AMP_OK);
+    CHECK_EQ_U64(s.steps + s.skipped, step);
+}
+
+TEST(late_steps, "law 18: at steps that no double tells, up to first_step's end: files of a set have all digits in their "
+                 "names, a second save leaves its own files, the set loads on any number of ranks, and the next one removes it") {
+    static const uint64_t first[] = {UINT64_C(8999999999999998), UINT64_C(9007199254740992), UINT64_C(9007199254740993),
+                                     UINT64_C(1234567890123456789), UINT64_MAX / 2};
+    size_t                k;
+    for (k = test_state.quick == 2 ? 4 : 0; k < sizeof first / sizeof *first; k += test_state.quick ? 2 : 1) {
+        const uint64_t step = first[k] + STEPS;
+        begin_files();
+        task.first_step = first[k];
+        use("s");
+        together(2, run_and_save);
+        all_are(2, AMP_OK);
+        CHECK(late_file(step, ""));
+        together(2, only_save);
+        all_are(2, AMP_OK);
+        CHECK(!late_file(step, "") && late_file(step, "-1"));
+        all_free();
+        late_load(1, step);
+        all_free();
+        late_load(2, step);
+        together(2, go_on);
+        together(2, only_save);
+        all_are(2, AMP_OK);
+        CHECK(!late_file(step, "-1") && late_file(step + STEPS, ""));
+        all_free();
+        late_load(3, step + STEPS);
+        all_free();
+        end_files();
+    }
+}
+
+TEST(longer, "state-file.md: bytes behind the end are an error, in the file of a rank and in that which names a set") {
+    size_t n;
+    begin_files();
+    use("l");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    all_free();
+    free(file_bytes(path_of("l.4.1-of-2"), &n));
+    overwrite(path_of("l.4.1-of-2"), n, "12345678", 8);
+    together(2, only_load);
+    CHECK_EQ_INT(members[1].result, AMP_ERROR_CORRUPT);
+    CHECK_EQ_INT(members[0].result, AMP_ERROR_READ);
+    all_free();
+    together(1, only_load);
+    all_are(1, AMP_ERROR_CORRUPT);
+    CHECK(strcmp(members[0].problem, "file l.4.1-of-2: there are bytes behind its end") == 0);
+    all_free();
+    CHECK_EQ_INT(truncate(path_of("l.4.1-of-2"), (off_t)n), 0);
+    overwrite(path_of("l"), 72, "1", 1);
+    together(2, only_load);
+    all_are(2, AMP_ERROR_CORRUPT);
+    CHECK(strcmp(members[0].problem, "there are bytes behind its end") == 0);
+    all_free();
+    CHECK_EQ_INT(truncate(path_of("l"), 72), 0);
+    together(2, only_load);
+    all_are(2, AMP_OK);
     all_free();
     end_files();
 }
@@ -2539,6 +2651,7 @@ int main(int argc, char **argv) {
     RUN(reports_elsewhere);
     RUN(names);
     RUN(old_sets);
+    RUN(mixed_versions);
     RUN(damaged);
     RUN(unsaved);
     RUN(unheard);
@@ -2551,6 +2664,8 @@ int main(int argc, char **argv) {
     RUN(two_runs);
     RUN(two_beginnings);
     RUN(hostile);
+    RUN(late_steps);
+    RUN(longer);
     RUN(given_up);
     RUN(callbacks);
     RUN(long_run);

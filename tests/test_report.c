@@ -835,7 +835,7 @@ static uint64_t bits_of_float(float x) {
 TEST(members, "law 21: each number of a report in a file is that of its name: no two alike, in the format's order") {
     enum { AT = 32 + 8 * (45 + 8) }; /* behind the header, the numbers of a run and one tensor, of a short name */
     const uint64_t want[] = {11, 12, 13, 5, bits_of_double(6.0), bits_of_double(7.0), 4};
-    const uint64_t turn[] = {257, bits_of_double(8.0), bits_of_float(9.0f), bits_of_float(10.0f), 2, 0};
+    const uint64_t turn[] = {257, bits_of_double(8.0), bits_of_float(9.0f), bits_of_float(0.75f), 2, 0};
     const uint64_t last[] = {14, 15, 16, 17};
     ampi_record    *record;
     ampi_overflows *o;
@@ -859,7 +859,7 @@ TEST(members, "law 21: each number of a report in a file is that of its name: no
     h->iteration              = 257;
     h->norm                   = 8.0;
     h->loss_scale             = 9.0f;
-    h->clip_factor            = 10.0f;
+    h->clip_factor            = 0.75f;
     h->skip                   = 2;
     o->overflows              = 14;
     o->nans                   = 15;
@@ -877,11 +877,74 @@ TEST(members, "law 21: each number of a report in a file is that of its name: no
     CHECK_EQ_U64(record->running.row, 4);
     CHECK_EQ_U64(record->running.norms, 5);
     CHECK_EQ_U64(h->iteration, 257);
-    CHECK_EQ_F32(h->clip_factor, 10.0f);
+    CHECK_EQ_F32(h->clip_factor, 0.75f);
     CHECK_EQ_U64(o->last, 17);
     record->running.row = 5; /* it begins anew where it would be */
     save(&r, &t);
     CHECK_EQ_INT(load_tape(&r, &t), AMP_ERROR_CORRUPT);
+    free(t.bytes);
+    end(&r);
+}
+
+/* One number of the report in a tape becomes x, sums right: is it refused, and why? */
+static void crafted(rig *r, tape *t, size_t word, uint64_t x, const char *text) {
+    unsigned char *at   = t->bytes + 32 + 8 * (45 + 8 + word);
+    const size_t   body = t->size - 40;
+    const uint64_t was  = number_at(at);
+    char           why[AMP_PROBLEM_SIZE];
+    put_number(at, x);
+    put_number(t->bytes + 32 + body, sum_of(t->bytes + 32, body));
+    r->opt.desc.problem = why;
+    CHECK_EQ_INT(load_tape(r, t), text ? AMP_ERROR_CORRUPT : AMP_OK);
+    if (strcmp(why, text ? text : "") != 0) test_fail(__FILE__, __LINE__, text ? text : "", why);
+    r->opt.desc.problem = NULL;
+    put_number(at, was);
+}
+
+TEST(crafted_reports, "law 12: a report in a file whose history, counts or statistics no run can have is AMP_ERROR_CORRUPT: of "
+              "each number the least that is refused, and what is next to it is taken") {
+    enum { RUN = 0, ITERATION = 7, TENSORS = 7 + 6 * AMP_HISTORY }; /* words behind one tensor of a short name */
+    static const char none[] = "its report holds what no run can have";
+    const uint64_t    nan = UINT64_C(0x7ff8000000000000), inf = UINT64_C(0x7ff0000000000000), count = UINT64_C(1) << 62;
+    const size_t      second = ITERATION + 6 * 2, never = ITERATION + 6 * 9; /* of iteration 2; of none yet */
+    const struct { size_t word; uint64_t taken, refused; } cases[] = {
+        {RUN, count - 1, count},       {RUN + 1, count - 1, count},   {RUN + 2, count - 1, count},
+        {RUN + 3, 128, 129},           {RUN + 4, inf - 1, inf},       {RUN + 5, inf - 1, inf},       {RUN + 6, 4, 5},
+        {RUN + 4, 0, UINT64_C(1) << 63 | 1}, {RUN + 5, 0, nan},
+        {second, 258, 3},              {second, 0, 257},              {second, 2 + 256 * 7, 2 + 256 * 7 + 1},
+        {second + 1, inf, inf + 1},    {second + 1, 0, nan},          {second + 1, 0, bits_of_double(-1.0)},
+        {second + 2, 0x7f800000, 0x7f800001}, {second + 2, 0, 0x80000000u}, {second + 2, 0, 0xffc00000u},
+        {second + 3, 0x3f800000, 0x3f800001}, {second + 3, 0, 0x7fc00000}, {second + 3, 0, 0xbf800000u},
+        {second + 4, 3, 4},            {second + 5, 0, 1},            {second + 5, 0xffffffffu, 0xfffffffeu},
+        {never + 5, 0xffffffffu, 0xfffffffeu},
+        {TENSORS, count - 1, count},   {TENSORS + 1, count - 1, count}, {TENSORS + 2, 0, 1}};
+    const struct { size_t word; const char *why; } wide[] = {
+        {RUN + 6, "row is 4294967296 in the file, and must be less than 2^32"},
+        {second + 2, "loss_scale is 4294967296 in the file, and must be less than 2^32"},
+        {second + 3, "clip_factor is 4294967296 in the file, and must be less than 2^32"},
+        {second + 4, "skip is 4294967296 in the file, and must be less than 2^32"},
+        {second + 5, "tensor is 4294967296 in the file, and must be less than 2^32"}};
+    rig    r;
+    tape   t = {NULL, 0, 0, 0, 0};
+    size_t k;
+    begin(&r);
+    put(&r, 1, AMP_F32);
+    prepare(&r);
+    for (k = 0; k < 3; k++) {
+        fill(&r, 0, 1.0f);
+        step(&r, 0.01f);
+    }
+    save(&r, &t);
+    CHECK_EQ_U64(number_at(t.bytes + 32 + 8 * (45 + 8 + second)), 2);
+    for (k = 0; k < COUNT_OF(cases); k++) {
+        crafted(&r, &t, cases[k].word, cases[k].taken, NULL);
+        crafted(&r, &t, cases[k].word, cases[k].refused, none);
+    }
+    for (k = 0; k < COUNT_OF(wide); k++) crafted(&r, &t, wide[k].word, UINT64_C(1) << 32, wide[k].why);
+    put_number(t.bytes + 32 + 8 * (45 + 8 + second + 2), 0); /* a scale of 0 makes a norm that is NaN, unclipped */
+    crafted(&r, &t, second + 1, nan, NULL);
+    put_number(t.bytes + 32 + 8 * (45 + 8 + second + 3), 0);
+    crafted(&r, &t, second + 1, nan, none);
     free(t.bytes);
     end(&r);
 }
@@ -1839,6 +1902,7 @@ int main(int argc, char **argv) {
     RUN(saved_without_tensors);
     RUN(torn);
     RUN(members);
+    RUN(crafted_reports);
     RUN(spike_norm);
     RUN(spike_z);
     RUN(spike_still);

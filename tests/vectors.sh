@@ -32,6 +32,9 @@ if have "$cc"; then
     for file in tests/vectors/state/*.state; do
         try "${file##*/}: made again, byte for byte" cmp "$file" "$out/state/${file##*/}"
     done
+    try "load_state.c compiles" $cc -std=c99 -O1 -w -I. tests/vectors/load_state.c "$out/amp.o" -o "$out/load_state" -lm
+    rm -rf "$out/refused"
+    have "$python" && results "$python" tests/vectors/refusals.py "$out/load_state" "$out/refused"
     try "make_set.c compiles" $cc -std=c99 -O1 -w -I. tests/vectors/make_set.c "$out/amp.o" -o "$out/make_set" -lm -lpthread
     rm -f "$out"/set*
     try "a set of files is made" "$out/make_set" "$out/set"

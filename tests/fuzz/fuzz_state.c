@@ -387,6 +387,9 @@ static void check_numbers(const machine *m) {
     PROPERTY(is_rate(c->rates.eps) && is_rate(c->rates.momentum) && is_rate(c->rates.max_norm),
              "AMP_OK: eps, momentum and max_norm are finite, not negative");
     PROPERTY(!c->nesterov || c->rates.momentum > 0.0f, "AMP_OK: Nesterov needs momentum");
+    PROPERTY(plan->scaler->growth_interval >= 1, "AMP_OK: growth_interval is 1 or more");
+    PROPERTY(!(c->norm < 0.0) && !(c->gate.inv_scale < 0.0f), "AMP_OK: norm and factor are not negative");
+    PROPERTY(c->gate.step < c->gate.step + c->skipped + 8, "AMP_OK: more steps can be counted");
     for (i = 0; i < m->num_tensors; i++) {
         PROPERTY(is_rate(plan->slots[i].lr_scale), "AMP_OK: lr_scale is finite, not negative");
         PROPERTY(is_rate(plan->slots[i].weight_decay),
@@ -395,6 +398,18 @@ static void check_numbers(const machine *m) {
                      memcmp(&plan->slots[i].weight_decay, &plan->host_slots[i].weight_decay, 4) == 0,
                  "AMP_OK: backend and host agree on rates");
     }
+}
+
+/* Is a counter so near to its end that a few steps lead to where no run comes, which is not saved? */
+static int at_the_end(const machine *m) {
+    ampi_state state;
+    size_t     i;
+    PROPERTY(ampi_read_state(&m->opt, &state) == AMP_OK, "there is a state");
+    for (i = 0; i < AMPI_NUM_FIELDS; i++)
+        if (ampi_fields[i].type == 'n' &&
+            ampi_bits_at((const char *)&state + ampi_fields[i].at, 8) > ampi_fields[i].most - 8)
+            return 1;
+    return 0;
 }
 
 /* A save of m can be loaded, and is what is saved then. */
@@ -471,10 +486,11 @@ static void check_load(const setup *loader, const setup *writer, unsigned how, s
                     amp_result_string(result));
         check_steps(&m);
     } else {
+        const int ends = at_the_end(&m);
         check_numbers(&m);
         check_saves(&m);
-        check_steps(&m);
-        check_saves(&m);
+        if (!ends) check_steps(&m);
+        if (!ends) check_saves(&m);
     }
     amp_optimizer_free(&m.opt);
 }
