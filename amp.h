@@ -5812,6 +5812,7 @@ static amp_result ampi_read_moment(const amp_optimizer *opt, const ampi_slot *sl
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second) {
     const ampi_slot *slot;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     slot = &opt->plan->host_slots[i];
     if ((first && !slot->moment[0].data) || (second && !slot->moment[1].data))
@@ -6874,7 +6875,8 @@ static void ampi_env_storage(amp_optimizer_desc *d) {
                                           {AMP_FORMAT_F32, AMP_FORMAT_BF16},
                                           {AMP_FORMAT_F32, AMP_FORMAT_8BIT}};
     const amp_storage *s = d->storage;
-    if (!s || (unsigned)s->moments > (unsigned)AMP_FORMAT_8BIT) return;
+    if (!s || s->master == AMP_FORMAT_F32 || (unsigned)s->moments > (unsigned)AMP_FORMAT_8BIT)
+        return;
     if (d->dtype == AMP_F32 || (d->dtype == AMP_F16 && s->master == AMP_FORMAT_SPLIT))
         d->storage = &masters[s->moments];
 }
