@@ -9236,7 +9236,7 @@ static amp_result ampi_session_settings(const amp_scaler_desc *desc, int on_cpu,
     amp_dtype          low = AMP_F32;
     int                untouched = 1;
     memset(&d, 0, sizeof d);
-    if (desc) d.problem = d.scaler.problem = desc->problem;
+    if (desc) d.problem = desc->problem;
     d.dtype = AMP_F16;
     if (on_cpu && !cached && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
         d.dtype = AMP_BF16;
