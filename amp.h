@@ -86,9 +86,9 @@
    in 16 bits save the model copies too.
 
    bf16 has the range of fp32 and needs no scale: scaler.preset = AMP_PRESET_NONE still skips a
-   step whose gradients are not finite; scaler.disabled never skips. Without it the scale is 65536
-   in every dtype, AMP_F32 too, and the first step is refused (AMP_ERROR_BAD_STATE) until you have
-   asked for the scale.
+   step whose gradients are not finite; scaler.disabled never skips. With neither the scale is
+   65536 in every dtype, AMP_F32 too, and the first step is refused (AMP_ERROR_BAD_STATE) until you
+   have asked for the scale.
 
    Recipes, with lines to copy in examples/recipes.c and tests/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
@@ -3983,8 +3983,8 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
         return ampi_unknown(problem, "amp_scaler_desc.preset", (int)preset);
     row = &ampi_presets[preset];
     if (!ampi_scaler_numbers_ok(d, problem)) return AMP_ERROR_INVALID_CONFIG;
-    given = d->init_scale > 0.0f;
-    init  = given ? d->init_scale : none ? 1.0f : row->init_scale;
+    given = none || d->init_scale > 0.0f;
+    init  = d->init_scale > 0.0f ? d->init_scale : none ? 1.0f : row->init_scale;
     if (none && init != 1.0f) {
         ampi_out(problem, "amp_scaler_desc.init_scale", (double)init, "0 or 1 for AMP_PRESET_NONE");
         return AMP_ERROR_INVALID_CONFIG;
@@ -4006,7 +4006,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     t.hysteresis_tracker = t.hysteresis;
     if (preset == AMP_PRESET_FAIRSEQ) t.tolerance = d->tolerance;
 
-    given |= none; /* a default gives way to limits; in APEX to max_scale any does */
+    /* a default gives way to limits; in APEX to max_scale any does */
     if ((!given || preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
         init = t.max_scale;
     if (!given && init < t.min_scale) init = t.min_scale;

@@ -856,7 +856,7 @@ static amp_scaler_desc any_scaler(dice &r) {
     static const int    intervals[] = {0, 1, 2, 3};
     amp_scaler_desc     d;
     memset(&d, 0, sizeof d);
-    d.preset          = (amp_preset)(r.one_in(2) ? 0 : r.below(AMP_PRESET_NONE + 1));
+    d.preset          = (amp_preset)(r.one_in(2) ? 0 : r.below(AMP_PRESET_MARIAN + 1));
     d.init_scale      = r.of(scales);
     d.growth_factor   = r.of(growths);
     d.backoff_factor  = r.of(backoffs);
