@@ -1,6 +1,7 @@
 /* test_cache.c - sessions and their 16-bit copies for products: when a copy is made anew, when it is
    the one of before, and that amp_gemm in a scope is amp_gemm on copies that were cast by hand. */
 
+#define _POSIX_C_SOURCE 200112L /* setenv, unsetenv */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "gemm_ex.h"
