@@ -87,8 +87,8 @@
 
    bf16 has the range of fp32 and needs no scale: scaler.preset = AMP_PRESET_NONE still skips a
    step whose gradients are not finite; scaler.disabled never skips. With neither the scale is
-   65536 in every dtype, AMP_F32 too, and the first step is refused (AMP_ERROR_BAD_STATE) until you
-   have asked for the scale.
+   65536 in every dtype, AMP_F32 too, and the first step is refused (AMP_ERROR_BAD_STATE) until
+   you have asked for the scale.
 
    Recipes, with lines to copy in examples/recipes.c and tests/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
@@ -444,8 +444,8 @@ typedef enum amp_preset {
     AMP_PRESET_MARIAN,                /* 2^8  1000 1    -    -  its last backoff may pass min_scale;
                                          before the check you replace inf by the largest finite
                                          value, and at min_scale NaN by 0, as Marian does         */
-    AMP_PRESET_NONE                   /* no scale is wanted: init makes it STATIC with 1; its
-                                         init_scale is 0 or 1                                     */
+    AMP_PRESET_NONE                   /* no scale is wanted: STATIC with 1, and so it is saved;
+                                         init_scale must be 0 or 1 */
 } amp_preset;
 
 /* Zero the struct, set what you care about; zero is the preset's default. */
@@ -3986,7 +3986,8 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     given = none || d->init_scale > 0.0f;
     init  = d->init_scale > 0.0f ? d->init_scale : none ? 1.0f : row->init_scale;
     if (none && init != 1.0f) {
-        ampi_out(problem, "amp_scaler_desc.init_scale", (double)init, "0 or 1 for AMP_PRESET_NONE");
+        ampi_out(problem, "amp_scaler_desc.init_scale", (double)init,
+                 "0 or 1 for AMP_PRESET_NONE");
         return AMP_ERROR_INVALID_CONFIG;
     }
 
@@ -4836,9 +4837,9 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
     else ampi_release(a, block);
 }
 
-/* What a backend refuses, as only CUDA's does. */
+/* What a backend returns; it refuses what only CUDA's does. */
 static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
-    if (result != AMP_ERROR_UNSUPPORTED) return result;
+    if (result != AMP_ERROR_UNSUPPORTED) return ampi_told(opt->desc.problem, result);
     return ampi_refuse(&opt->desc, result,
                        "the stream is being captured, which this call cannot be in: call it before "
                        "the capture or after");
@@ -4848,9 +4849,7 @@ static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
 static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
                                  size_t num_bytes) {
     const amp_backend *b = &opt->backend;
-    return ampi_told(opt->desc.problem,
-                     ampi_captured(opt, b->functions->copy_fn(b, dst, src, num_bytes,
-                                                              AMPI_TO_HOST)));
+    return ampi_captured(opt, b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST));
 }
 
 /* The slot of every chunk. */
@@ -5148,9 +5147,8 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
     for (i = 0; i < count; i++)
         AMPI_TRY(ampi_can_bind(opt, first + i, weights ? weights[i] : NULL,
                                grads ? grads[i] : NULL));
-    AMPI_TRY(ampi_told(opt->desc.problem,
-                       ampi_captured(opt, opt->backend.functions->bind_fn(
-                                              &opt->backend, plan, first, count, weights, grads))));
+    AMPI_TRY(ampi_captured(opt, opt->backend.functions->bind_fn(&opt->backend, plan, first, count,
+                                                                weights, grads)));
     ampi_bind_slots(plan->host_slots + first, count, weights, grads);
     ampi_count_grads(plan);
     plan->version += weights != NULL;
@@ -5726,8 +5724,8 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     AMPI_TRY(ampi_check_rate(opt, "lr", &lr));
-    AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(&opt->backend, &opt->plan->control->rates.lr,
-                                                    &lr, sizeof lr)));
+    AMPI_TRY(ampi_captured(opt, ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr,
+                                          sizeof lr)));
     opt->plan->has_lr = 1;
     return AMP_OK;
 }
@@ -6748,7 +6746,8 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever happens to one */
     to     = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (to) to->error = 0;
-    result = !path ? ampi_missing(opt->desc.problem, "path") : to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
+    result = to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
+    if (!path) result = ampi_missing(opt->desc.problem, "path");
     if (result == AMP_OK) result = ampi_save_begin(opt, &to->a, &to->state);
     if (result == AMP_OK) result = ampi_aim(to, path);
     if (result == AMP_ERROR_WRITE) to->error = errno; /* before ranks meet */
@@ -9328,7 +9327,7 @@ AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_opt
                                        "amp_optimizer_model");
     }
     if (session->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS)
-        return ampi_refuse(&opt->desc, AMP_ERROR_TOO_LARGE, "the session has too many optimizers");
+        return ampi_refuse(&opt->desc, AMP_ERROR_TOO_LARGE, "a session has 8 optimizers at most");
     session->optimizers[session->num_optimizers++] = opt;
     return AMP_OK;
 }

@@ -1770,7 +1770,7 @@ TEST(a_session_tells, "promises: amp_session_start writes the desc's problem, of
     TOLD(amp_session_start(&session, NULL, 64, NULL, &desc), AMP_OK, "");
     TOLD(amp_session_start(&session, NULL, 64, NULL, &desc), AMP_ERROR_BAD_STATE, "amp_session_end");
     for (i = 0; i < AMP_MAX_CACHE_OPTIMIZERS; i++) TOLD(amp_session_add_optimizer(&session, &opt), AMP_OK, "");
-    TOLD(amp_session_add_optimizer(&session, &opt), AMP_ERROR_TOO_LARGE, "too many optimizers");
+    TOLD(amp_session_add_optimizer(&session, &opt), AMP_ERROR_TOO_LARGE, "8 optimizers at most");
 #undef TOLD
     amp_session_end(&session);
     amp_optimizer_free(&opt);
