@@ -85,10 +85,10 @@
    the steps taken; a schedule should do so as well. Save and evaluate the masters; for inference
    in 16 bits save the model copies too.
 
-   bf16 has the range of fp32 and needs no scale: AMP_PRESET_STATIC with an init_scale of 1 still
-   skips a step whose gradients are not finite; scaler.disabled never skips. Without these two
-   fields of desc.scaler the scale is 65536 in every dtype, AMP_F32 too, and the first step is
-   refused (AMP_ERROR_BAD_STATE) until you have asked for the scale.
+   bf16 has the range of fp32 and needs no scale: scaler.preset = AMP_PRESET_NONE still skips a
+   step whose gradients are not finite; scaler.disabled never skips. With neither the scale is
+   65536 in every dtype, AMP_F32 too, and the first step is refused (AMP_ERROR_BAD_STATE) until
+   you have asked for the scale.
 
    Recipes, with lines to copy in examples/recipes.c and tests/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
@@ -390,9 +390,10 @@ typedef enum amp_result {
     AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
 } amp_result;
 
-/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours. A call that returns an error writes
-   there what was wrong (field, value, bounds; tensor; missing call), if its result does not say
-   all; others empty it. It must outlive the object; one thread. */
+/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours. Each call that takes the desc or its
+   optimizer and returns an amp_result writes there: with an error what was wrong (field, value,
+   bounds; tensor; missing call), with AMP_OK an empty text. amp_optimizer_end_step repeats what
+   begin_step has told. It must outlive the object; one thread. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A sentence for a result, never NULL; the version that is linked, "0.7.0". */
@@ -442,9 +443,11 @@ typedef enum amp_preset {
     AMP_PRESET_MXNET,                 /* 2^16 2000 -     2^24 -  a new scale acts one update late */
     AMP_PRESET_STATIC,                /* 2^16 never moves; overflowing steps are still skipped    */
     AMP_PRESET_FAIRSEQ,               /* 2^15 2000 1e-4 -    -  tolerance; stays above min_scale  */
-    AMP_PRESET_MARIAN                 /* 2^8  1000 1    -    -  its last backoff may pass min_scale;
+    AMP_PRESET_MARIAN,                /* 2^8  1000 1    -    -  its last backoff may pass min_scale;
                                          before the check you replace inf by the largest finite
                                          value, and at min_scale NaN by 0, as Marian does         */
+    AMP_PRESET_NONE                   /* no scale is wanted: STATIC with 1, and so it is saved;
+                                         init_scale must be 0 or 1 */
 } amp_preset;
 
 /* Zero the struct, set what you care about; zero is the preset's default. */
@@ -702,10 +705,12 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 
 /* The user of a program decides: AMP_DTYPE (fp32, fp16, bf16; float16, half, bfloat16),
    AMP_LOSS_SCALE (a number, or dynamic), AMP_ENABLE (0: fp32 and no scaler, whatever the others
-   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set. AMP_DTYPE=bf16
-   fixes the scale at 1, unless a scaler was chosen; AMP_DTYPE=fp16 over desc's bf16 turns
-   scaling on again. Capitals, underscores and blanks do not matter. AMP_ERROR_INVALID_CONFIG:
-   *variable and *value (or NULL) name what cannot be read. */
+   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, but for what
+   another type asks for. bf16: AMP_PRESET_NONE, unless a scaler was chosen. fp16: the default
+   scale, if desc had none (AMP_PRESET_NONE, disabled, or, of bf16, STATIC up to 1). Masters of
+   desc.storage that need a copy of another type are fp32, with the same moments, and the same
+   files load; amp_tensor.storage is yours to change. Capitals, underscores and blanks do not
+   matter. AMP_ERROR_INVALID_CONFIG: *variable and *value (or NULL) name what cannot be read. */
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
 #endif /* AMP_NO_STDLIB */
@@ -1510,7 +1515,8 @@ struct amp_optimizer {
     void              *backend_memory;
     int                initialized, step_open; /* 1: checked, 2: and unscaled */
     int                carries; /* the last step was unscaled */
-    amp_result         pending; /* begin_step's, for end_step */
+    amp_result         pending; /* begin_step's, for end_step; and what it told */
+    char               told[AMP_PROBLEM_SIZE];
 };
 
 /* ----------------------------------------------------------------- >>api  cblas */
@@ -3229,6 +3235,18 @@ static char *ampi_blank(char *problem) {
     return problem;
 }
 
+/* The end of a call: no error is without a message. */
+static amp_result ampi_told(char *problem, amp_result result) {
+    if (problem && !problem[0] && result != AMP_OK)
+        ampi_tell(problem, "%s", amp_result_string(result));
+    return result;
+}
+
+static amp_result ampi_missing(char *problem, const char *what) {
+    ampi_tell(problem, "%s is NULL", what);
+    return AMP_ERROR_INVALID_ARGUMENT;
+}
+
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
 static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
@@ -3898,7 +3916,7 @@ typedef struct ampi_preset_row {
     uint32_t rules;
 } ampi_preset_row;
 
-/* ORDER amp_preset. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
+/* ORDER amp_preset, but for NONE. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
 #define AMPI_PRESET(preset, grow, rules, ...) {__VA_ARGS__, AMPI_GROW_##grow | (rules)},
 static const ampi_preset_row ampi_presets[] = {
     AMPI_PRESET(DEFAULT, EQUAL, AMPI_REFILL_GOOD | AMPI_SAFE, 65536, 6.103515625e-5f, 16777216,
@@ -3923,7 +3941,7 @@ static const ampi_preset_row ampi_presets[] = {
 #undef AMPI_PRESET
 
 enum { AMPI_NUM_PRESETS = sizeof ampi_presets / sizeof ampi_presets[0] };
-AMPI_STATIC_ASSERT(ampi_presets_are_all, (int)AMPI_NUM_PRESETS == (int)AMP_PRESET_MARIAN + 1);
+AMPI_STATIC_ASSERT(ampi_presets_are_all, (int)AMPI_NUM_PRESETS == (int)AMP_PRESET_NONE);
 
 /* Is *x finite, and 0 or more? The bits are tested before anything is compared. */
 static int ampi_f32_in(const float *x) {
@@ -4006,18 +4024,27 @@ static int ampi_scaler_limits_ok(const amp_scaler *s, const float *init, char *p
 
 static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scaler_desc *d,
                                                   char *problem) {
+    const int              none   = d->preset == AMP_PRESET_NONE;
+    const amp_preset       preset = none ? AMP_PRESET_STATIC : d->preset;
     const ampi_preset_row *row;
     amp_scaler             t;
     float                  init;
     uint64_t               bits;
     int                    given;
-    if ((unsigned)d->preset >= (unsigned)AMPI_NUM_PRESETS)
-        return ampi_unknown(problem, "amp_scaler_desc.preset", (int)d->preset);
-    row = &ampi_presets[d->preset];
+    if ((unsigned)preset >= (unsigned)AMPI_NUM_PRESETS)
+        return ampi_unknown(problem, "amp_scaler_desc.preset", (int)preset);
+    row = &ampi_presets[preset];
     if (!ampi_scaler_numbers_ok(d, problem)) return AMP_ERROR_INVALID_CONFIG;
+    given = none || d->init_scale > 0.0f;
+    init  = d->init_scale > 0.0f ? d->init_scale : none ? 1.0f : row->init_scale;
+    if (none && init != 1.0f) {
+        ampi_out(problem, "amp_scaler_desc.init_scale", (double)init,
+                 "0 or 1 for AMP_PRESET_NONE");
+        return AMP_ERROR_INVALID_CONFIG;
+    }
 
     memset(&t, 0, sizeof t);
-    t.preset          = (uint32_t)d->preset;
+    t.preset          = (uint32_t)preset;
     t.rules           = row->rules | (d->disabled ? (uint32_t)AMPI_DISABLED : 0u);
     t.min_scale       = d->min_scale > 0.0f ? d->min_scale : row->min_scale;
     t.max_scale       = d->max_scale > 0.0f ? d->max_scale : row->max_scale;
@@ -4030,11 +4057,10 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     t.hysteresis = d->hysteresis ? d->hysteresis : row->hysteresis;
     if (!(t.rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) t.hysteresis = 1;
     t.hysteresis_tracker = t.hysteresis;
-    if (d->preset == AMP_PRESET_FAIRSEQ) t.tolerance = d->tolerance;
+    if (preset == AMP_PRESET_FAIRSEQ) t.tolerance = d->tolerance;
 
-    given = d->init_scale > 0.0f; /* a default gives way to limits; in APEX to max_scale any does */
-    init  = given ? d->init_scale : row->init_scale;
-    if ((!given || d->preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
+    /* a default gives way to limits; in APEX to max_scale any does */
+    if ((!given || preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
         init = t.max_scale;
     if (!given && init < t.min_scale) init = t.min_scale;
     if (!ampi_scaler_limits_ok(&t, &init, problem)) return AMP_ERROR_INVALID_CONFIG;
@@ -4057,11 +4083,12 @@ static AMPI_NOINLINE int ampi_untouched(const amp_scaler_desc *d) {
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
     amp_scaler_desc defaults;
     amp_result      result;
-    if (!s) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&defaults, 0, sizeof defaults);
-    memset(s, 0, sizeof *s);
     if (!desc) desc = &defaults;
-    AMPI_IEEE(result = ampi_scaler_setup(s, desc, ampi_blank(desc->problem)));
+    ampi_blank(desc->problem);
+    if (!s) return ampi_missing(desc->problem, "s");
+    memset(s, 0, sizeof *s);
+    AMPI_IEEE(result = ampi_scaler_setup(s, desc, desc->problem));
     return result;
 }
 
@@ -4408,11 +4435,11 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc d;
     amp_result         result;
-    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
-    memset(opt, 0, sizeof *opt);
     ampi_blank(d.problem);
+    if (!opt) return ampi_missing(d.problem, "opt");
+    memset(opt, 0, sizeof *opt);
     AMPI_IEEE(result = ampi_desc_ok(&d));
     if (result == AMP_OK) AMPI_IEEE(ampi_begin(opt, &d));
     return result;
@@ -4425,14 +4452,6 @@ static const ampi_entry *ampi_entry_of(const amp_optimizer *opt, size_t i) {
 static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
     if (!opt || !opt->initialized || i < 0 || (size_t)i >= opt->num_entries) return NULL;
     return &ampi_entry_of(opt, (size_t)i)->tensor;
-}
-
-/* Is there an optimizer, and in it a tensor i? */
-static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i) {
-    if (opt && !opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    if (ampi_tensor(opt, i)) return AMP_OK;
-    if (opt) ampi_tell(ampi_blank(opt->desc.problem), "there is no tensor %g", (double)i);
-    return AMP_ERROR_INVALID_ARGUMENT;
 }
 
 /* An error message about a tensor begins. */
@@ -4459,8 +4478,14 @@ static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     else if (phase != AMPI_ADDING && !opt->plan) result = AMP_ERROR_NOT_PREPARED;
     else if (phase == AMPI_BETWEEN && opt->step_open) result = AMP_ERROR_STEP_OPEN;
     else if (phase == AMPI_WITHIN && !opt->step_open) result = AMP_ERROR_STEP_NOT_OPEN;
-    if (result != AMP_OK) ampi_tell(opt->desc.problem, "%s", amp_result_string(result));
-    return result;
+    return ampi_told(opt->desc.problem, result);
+}
+
+/* Is there a tensor i, too? */
+static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i, ampi_phase phase) {
+    if (!opt || !opt->initialized || ampi_tensor(opt, i)) return ampi_ready(opt, phase);
+    ampi_tell(ampi_blank(opt->desc.problem), "there is no tensor %g", (double)i);
+    return AMP_ERROR_INVALID_ARGUMENT;
 }
 
 static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_decay,
@@ -4614,8 +4639,9 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
     size_t     i, before, offset = 0;
     char       room[AMPI_DECIMALS];
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
-    if (!whole || (!tensors && count)) return AMP_ERROR_INVALID_ARGUMENT;
-    AMPI_TRY(ampi_reserve(opt, count));
+    if (!whole) return ampi_missing(opt->desc.problem, flat ? "whole" : "tensor");
+    if (!tensors && count) return ampi_missing(opt->desc.problem, "tensors");
+    AMPI_TRY(ampi_told(opt->desc.problem, ampi_reserve(opt, count)));
     before = opt->num_entries;
     AMPI_IEEE(result = ampi_tensor_check(opt, whole, flat));
     for (i = 0; i < count && result == AMP_OK && tensors[i].n <= whole->n - offset; i++) {
@@ -4869,9 +4895,9 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
     else ampi_release(a, block);
 }
 
-/* What a backend refuses, as only CUDA's does. */
+/* What a backend returns; it refuses what only CUDA's does. */
 static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
-    if (result != AMP_ERROR_UNSUPPORTED) return result;
+    if (result != AMP_ERROR_UNSUPPORTED) return ampi_told(opt->desc.problem, result);
     return ampi_refuse(&opt->desc, result,
                        "the stream is being captured, which this call cannot be in: call it before "
                        "the capture or after");
@@ -5136,7 +5162,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     if (result == AMP_OK) result = ampi_fill_tensors(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
     else opt->pending = AMP_OK; /* what a begin_step before it has told */
-    return result;
+    return ampi_told(opt->desc.problem, result);
 }
 
 /* The slot of tensor i, or NULL if there is none (yet). */
@@ -5187,7 +5213,7 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
 }
 
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad) {
-    AMPI_TRY(ampi_tensor_ready(opt, i));
+    AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
     return ampi_rebind(opt, (size_t)i, 1, weight ? &weight : NULL, &grad);
 }
 
@@ -5225,7 +5251,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
                                              "amp_optimizer_rebind");
     }
     opt->plan->version++;
-    return ampi_write_models(opt);
+    return ampi_told(opt->desc.problem, ampi_write_models(opt));
 }
 
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i) {
@@ -5614,6 +5640,12 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
+/* One job of a step, of all tensors. */
+static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
+    const amp_backend *b = &opt->backend;
+    return ampi_told(opt->desc.problem, b->functions->update_fn(b, opt->plan, job));
+}
+
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
     size_t i, weights = 0, learns = 0;
@@ -5646,15 +5678,17 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_plan    *plan = opt->plan;
     ampi_control      *c    = plan->control;
     const int          all  = plan->meets == AMPI_OVER_SUMS;
+    amp_result         result;
     if (!plan->asked && (plan->num_weights || opt->ranks.count))
         return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                            "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or "
-                           "set desc.scaler.preset to AMP_PRESET_STATIC and init_scale to 1");
-    AMPI_TRY(b->functions->check_fn(b, plan));
-    if (!plan->meets) return AMP_OK;
-    AMPI_TRY(opt->ranks.sum_fn(opt->ranks.user, all ? plan->sums : &c->norm2,
-                               all ? (size_t)plan->num_sums : 1, c->flags));
-    return b->functions->update_fn(b, plan, AMPI_JOB_DECIDE);
+                           "set desc.scaler.preset to AMP_PRESET_NONE");
+    result = b->functions->check_fn(b, plan);
+    if (result == AMP_OK && plan->meets)
+        result = opt->ranks.sum_fn(opt->ranks.user, all ? plan->sums : &c->norm2,
+                                   all ? (size_t)plan->num_sums : 1, c->flags);
+    AMPI_TRY(ampi_told(opt->desc.problem, result));
+    return plan->meets ? ampi_run_job(opt, AMPI_JOB_DECIDE) : AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
@@ -5671,7 +5705,7 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
         return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                            "the gradients of this step are unscaled already: call "
                            "amp_optimizer_unscale once after amp_optimizer_check");
-    AMPI_TRY(opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_UNSCALE));
+    AMPI_TRY(ampi_run_job(opt, AMPI_JOB_UNSCALE));
     opt->step_open = 2;
     return AMP_OK;
 }
@@ -5687,6 +5721,8 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
         if (result != AMP_OK) opt->step_open = 0;
     }
     opt->pending = result;
+    if (result != AMP_OK && opt->initialized && opt->desc.problem)
+        memcpy(opt->told, opt->desc.problem, sizeof opt->told);
     return result == AMP_OK && gate.skip == 0u;
 }
 
@@ -5696,10 +5732,12 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     pending      = opt->pending;
     opt->pending = AMP_OK;
-    if (pending == AMP_OK) ampi_blank(opt->desc.problem); /* or it says what begin_step has told */
+    ampi_blank(opt->desc.problem);
+    if (pending != AMP_OK && opt->desc.problem)
+        memcpy(opt->desc.problem, opt->told, sizeof opt->told);
     if (!opt->step_open) return pending != AMP_OK ? pending : ampi_ready(opt, AMPI_WITHIN);
     opt->plan->version++;
-    AMPI_TRY(opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_PUBLISH));
+    AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
     opt->carries   = opt->step_open == 2;
     opt->step_open = 0;
     return pending;
@@ -5722,7 +5760,7 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
                            "the last step was not unscaled, and nothing can be carried: call "
                            "amp_optimizer_unscale after amp_optimizer_check");
     opt->plan->carry = momentum;
-    return opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_CARRY);
+    return ampi_run_job(opt, AMPI_JOB_CARRY);
 }
 
 /* lr travels in the plan, to where the check ends; NULL: the one that is there. */
@@ -5739,7 +5777,7 @@ static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     AMPI_TRY(ampi_check_all(opt));
     plan->has_lr = 1;
     plan->version++;
-    return opt->backend.functions->update_fn(&opt->backend, plan, AMPI_JOB_FUSED);
+    return ampi_run_job(opt, AMPI_JOB_FUSED);
 }
 
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr) {
@@ -5753,7 +5791,8 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     AMPI_TRY(ampi_check_rate(opt, "lr", &lr));
-    AMPI_TRY(ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr, sizeof lr));
+    AMPI_TRY(ampi_captured(opt, ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr,
+                                          sizeof lr)));
     opt->plan->has_lr = 1;
     return AMP_OK;
 }
@@ -5767,8 +5806,8 @@ AMP_DEF float *amp_optimizer_lr_ptr(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status) {
     ampi_control c;
     amp_scaler   s;
-    if (!opt || !status) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->plan) return opt->initialized ? AMP_ERROR_NOT_PREPARED : AMP_ERROR_NOT_INITIALIZED;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    if (!status) return ampi_missing(opt->desc.problem, "status");
     AMPI_TRY(ampi_read_back(opt, &c, opt->plan->control, sizeof c));
     AMPI_TRY(ampi_read_back(opt, &s, opt->plan->scaler, sizeof s));
     status->norm        = c.norm;
@@ -5794,9 +5833,8 @@ static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stat
 }
 
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats) {
-    if (!stats) return AMP_ERROR_INVALID_ARGUMENT;
-    AMPI_TRY(ampi_tensor_ready(opt, i));
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
+    if (!stats) return ampi_missing(opt->desc.problem, "stats");
     AMPI_TRY(ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats));
     return ampi_place_in_tensor(opt, i, stats);
 }
@@ -5840,7 +5878,7 @@ AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float 
                                          float *second) {
     const ampi_slot *slot;
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     slot = &opt->plan->host_slots[i];
     if ((first && !slot->moment[0].data) || (second && !slot->moment[1].data))
         return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name, AMP_ERROR_UNSUPPORTED,
@@ -6471,9 +6509,10 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
                                       void *user) {
     ampi_archive a;
     ampi_state   state;
-    if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    if (!write_fn) return ampi_missing(opt->desc.problem, "write_fn");
     AMPI_TRY(ampi_save_begin(opt, &a, &state));
-    return ampi_save(opt, &a, &state, write_fn, user);
+    return ampi_told(opt->desc.problem, ampi_save(opt, &a, &state, write_fn, user));
 }
 
 /* What versions before 6 have in place of flags. */
@@ -6626,7 +6665,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     AMPI_TRY(ampi_send(b, plan->control, c, sizeof *c));
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
     if (opt->ranks.count) /* what was accumulated is of another run */
-        AMPI_TRY(b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH));
+        AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
     opt->carries = 1; /* what the caller saved beside the state */
     return plan->record ? ampi_with_report()->send(opt) : AMP_OK;
 }
@@ -6637,13 +6676,14 @@ static amp_result ampi_load_end(amp_optimizer *opt, ampi_loading *l, amp_result 
     if (result == AMP_OK) result = ampi_load_all(opt, l);
     for (k = 0; k < l->num; k++) ampi_release(&opt->desc.allocator, l->files[k].bytes);
     if (l->files != &l->one) ampi_release(&opt->desc.allocator, l->files);
-    return result;
+    return ampi_told(opt->desc.problem, result);
 }
 
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
     ampi_loading l;
     amp_result   result;
-    if (!opt || !read_fn) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    if (!read_fn) return ampi_missing(opt->desc.problem, "read_fn");
     result = ampi_load_begin(opt, &l);
     if (result == AMP_OK) result = ampi_read_header(&l.one, read_fn, user);
     if (result == AMP_OK) result = ampi_load_body(opt, &l, &l.one, read_fn, user);
@@ -6823,7 +6863,8 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever happens to one */
     to     = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (to) to->error = 0;
-    result = !path ? AMP_ERROR_INVALID_ARGUMENT : to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
+    result = to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
+    if (!path) result = ampi_missing(opt->desc.problem, "path");
     if (result == AMP_OK) result = ampi_save_begin(opt, &to->a, &to->state);
     if (result == AMP_OK) result = ampi_aim(to, path);
     if (result == AMP_ERROR_WRITE) to->error = errno; /* before ranks meet */
@@ -6834,7 +6875,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     error = to && result != AMP_OK ? to->error : 0;
     ampi_release(&opt->desc.allocator, to);
     if (error) errno = error;
-    return result;
+    return ampi_told(opt->desc.problem, result);
 }
 
 /* A file, read and verified; if it names a set, which one. */
@@ -6859,7 +6900,8 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     result = ampi_load_begin(opt, &l);
     if (result == AMP_OK)
-        result = path ? ampi_load_from(opt, &l, &l.one, path) : AMP_ERROR_INVALID_ARGUMENT;
+        result = path ? ampi_load_from(opt, &l, &l.one, path)
+                      : ampi_missing(opt->desc.problem, "path");
     if (result == AMP_OK && (l.one.flags & AMPI_FILE_SET))
         result = ampi_with_ranks()
                      ? ampi_with_ranks()->load(opt, path, &l)
@@ -6924,7 +6966,8 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     amp_scaler scaler;
     double     number = 0.0;
     if (!is_word && !(ampi_read_number(text, length, &number) && number > 0.0)) return 0;
-    if (!is_word || d->preset == AMP_PRESET_STATIC) { /* limits and all were for another schedule */
+    if (!is_word || d->preset == AMP_PRESET_STATIC || d->preset == AMP_PRESET_NONE) {
+        /* limits and all were for another schedule */
         char *problem = d->problem;
         memset(d, 0, sizeof *d);
         d->problem = problem;
@@ -6936,45 +6979,69 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     return ampi_scaler_setup(&scaler, d, NULL) == AMP_OK;
 }
 
-/* What three variables say, where they say something; the name of a wrong one, or NULL. */
-static AMPI_NOINLINE const char *ampi_env_choose(amp_optimizer_desc *d) {
+/* Where a scale of 1 was meant to be none: for fp32 or bf16, and now the type is fp16. */
+static int ampi_no_scale(const amp_scaler_desc *s, amp_dtype type) {
+    const int small = s->preset == AMP_PRESET_STATIC && s->init_scale > 0.0f &&
+                      s->init_scale <= 1.0f; /* which 0.7.0's programs have for bf16 */
+    return type != AMP_F16 &&
+           (s->disabled || s->preset == AMP_PRESET_NONE || (small && type == AMP_BF16));
+}
+
+/* desc.storage for model copies of another type than it was made for. */
+static void ampi_env_storage(amp_optimizer_desc *d) {
+    static const amp_storage masters[] = {{AMP_FORMAT_F32, AMP_FORMAT_F32},
+                                          {AMP_FORMAT_F32, AMP_FORMAT_BF16},
+                                          {AMP_FORMAT_F32, AMP_FORMAT_8BIT}};
+    const amp_storage *s = d->storage;
+    if (!s || s->master == AMP_FORMAT_F32 || (unsigned)s->moments > (unsigned)AMP_FORMAT_8BIT)
+        return;
+    if (d->dtype == AMP_F32 || (d->dtype == AMP_F16 && s->master == AMP_FORMAT_SPLIT))
+        d->storage = &masters[s->moments];
+}
+
+/* What three variables say, where they say something; which one is wrong, and what it must be, or
+   NULL. */
+static AMPI_NOINLINE const char *ampi_env_choose(amp_optimizer_desc *d, const char **must) {
     const ampi_variable dtype = ampi_env("AMP_DTYPE"), scale = ampi_env("AMP_LOSS_SCALE");
     const ampi_variable enable = ampi_env("AMP_ENABLE");
-    const int type = ampi_find_type(dtype.text, dtype.length);
-    const int on   = ampi_find_switch(enable.text, enable.length);
-    int       untouched, for_bf16;
+    const int       type = ampi_find_type(dtype.text, dtype.length);
+    const int       on   = ampi_find_switch(enable.text, enable.length);
+    const amp_dtype was  = d->dtype;
+    int             untouched;
+    *must = "0 or 1";
     if (enable.length && on < 0) return enable.name;
+    *must = "fp32, fp16 or bf16";
+    if (on != 0 && dtype.length && type < 0) return dtype.name;
+    *must = "dynamic, or a number from 2^-126 to 2^126";
     if (on >= 0) d->scaler.disabled = !on;
-    if (on == 0) d->dtype = AMP_F32;
-    if (on == 0) return NULL;
-    if (on == 1 && d->dtype == AMP_F32) d->dtype = AMP_F16;
     untouched = ampi_untouched(&d->scaler);
-    for_bf16  = d->dtype == AMP_BF16 &&
-               (d->scaler.disabled ||
-                (d->scaler.preset == AMP_PRESET_STATIC && d->scaler.init_scale <= 1.0f));
-    if (dtype.length && type < 0) return dtype.name;
-    if (dtype.length) d->dtype = (amp_dtype)type;
-    if (!scale.length && type == AMP_F16 && for_bf16)
-        (void)ampi_env_scale("dynamic", 7, &d->scaler);
+    if (on == 0) d->dtype = AMP_F32;
+    else if (dtype.length) d->dtype = (amp_dtype)type;
+    else if (on == 1 && was == AMP_F32) d->dtype = AMP_F16;
+    if (d->dtype != was) ampi_env_storage(d);
+    if (on == 0) return NULL;
     if (scale.length)
         return ampi_env_scale(scale.text, scale.length, &d->scaler) ? NULL : scale.name;
-    if (type == AMP_BF16 && untouched) {
-        d->scaler.preset     = AMP_PRESET_STATIC;
-        d->scaler.init_scale = 1.0f;
-    }
+    if (d->dtype == AMP_F16 && ampi_no_scale(&d->scaler, was))
+        (void)ampi_env_scale("dynamic", 7, &d->scaler);
+    if (type == AMP_BF16 && untouched) d->scaler.preset = AMP_PRESET_NONE;
     return NULL;
 }
 
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **variable,
                                      const char **value) {
     amp_optimizer_desc d;
-    const char        *wrong;
+    const char        *wrong, *must;
     if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
     d = *desc;
-    AMPI_IEEE(wrong = ampi_env_choose(&d));
+    ampi_blank(d.problem);
+    AMPI_IEEE(wrong = ampi_env_choose(&d, &must));
     if (wrong && variable) *variable = wrong;
     if (wrong && value) *value = getenv(wrong);
-    if (wrong) return AMP_ERROR_INVALID_CONFIG;
+    if (wrong) {
+        ampi_tell(d.problem, "%s must be %s, not \"%s\"", wrong, must, getenv(wrong));
+        return AMP_ERROR_INVALID_CONFIG;
+    }
     *desc = d;
     return AMP_OK;
 }
@@ -7912,23 +7979,24 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     const amp_backend *b;
     const ampi_slot   *s;
     size_t             run = 0;
-    AMPI_TRY(ampi_tensor_ready(opt, i));
-    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
+    AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
+    if (!amp_dtype_size(type)) return ampi_unknown(opt->desc.problem, "type", (int)type);
     b = &opt->backend;
     s = &opt->plan->host_slots[i];
-    if (s->n && count && !grads) return AMP_ERROR_INVALID_ARGUMENT;
+    if (s->n && count && !grads) return ampi_missing(opt->desc.problem, "grads");
     if (!opt->ranks.count)
         return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is not in shards: its gradient is where grad says");
     if (!ampi_learns(t))
         return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is frozen: grad or grad_later would make it learn");
-    if (count > AMPI_RANKS) return AMP_ERROR_TOO_LARGE;
+    if (count > AMPI_RANKS)
+        return ampi_refuse(&opt->desc, AMP_ERROR_TOO_LARGE, "count is above 65536");
     if (!s->n || !count) return AMP_OK;
     if (count > 1)
         for (run = count; run % 2 == 0;) run /= 2;
-    return b->functions->add_fn(b, (float *)s->grad, grads, stride, count, run, type, (size_t)s->n);
+    return ampi_told(opt->desc.problem, b->functions->add_fn(b, (float *)s->grad, grads, stride,
+                                                             count, run, type, (size_t)s->n));
 }
 
 /* The body of a file that names a set. */
@@ -8697,15 +8765,17 @@ static amp_result ampi_look(const amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
-    const amp_result result = report ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
-    if (result == AMP_OK) *report = opt->plan->seen->report;
-    return result;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    if (!report) return ampi_missing(opt->desc.problem, "report");
+    AMPI_TRY(ampi_look(opt));
+    *report = opt->plan->seen->report;
+    return AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report) {
-    if (!report) return AMP_ERROR_INVALID_ARGUMENT;
-    AMPI_TRY(ampi_tensor_ready(opt, i));
+    AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
+    if (!report) return ampi_missing(opt->desc.problem, "report");
     AMPI_TRY(ampi_watched(opt, 1));
     *report = ampi_report_of(opt, (size_t)i);
     return AMP_OK;
@@ -8722,7 +8792,9 @@ static const amp_iteration *ampi_step_before(const amp_optimizer *opt, uint64_t 
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count) {
     size_t i, n = 0;
-    if (!opt || !count || (!history && *count)) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    if (!count || (!history && *count))
+        return ampi_missing(opt->desc.problem, count ? "history" : "count");
     AMPI_TRY(ampi_watched(opt, 1));
     while (n < *count && ampi_step_before(opt, n)) n++;
     for (i = 0; i < n; i++) history[i] = *ampi_step_before(opt, n - 1 - i);
@@ -8900,7 +8972,9 @@ static AMPI_NOINLINE int ampi_judge(const amp_optimizer *opt, amp_advice *advice
 }
 
 AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count) {
-    AMPI_TRY(advice && count ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT);
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    if (!advice || !count) return ampi_missing(opt->desc.problem, advice ? "count" : "advice");
+    AMPI_TRY(ampi_look(opt));
     *count = ampi_judge(opt, advice);
     return AMP_OK;
 }
@@ -9260,6 +9334,40 @@ static int ampi_session_runs(const amp_session *s) {
            (s->scaler && (uintptr_t)s->scaler == (uintptr_t)s->memory + s->size);
 }
 
+/* May one start here? */
+static amp_result ampi_session_ok(const amp_session *session, const amp_backend *b,
+                                  size_t num_bytes, const amp_allocator *a, char *problem) {
+    const ampi_refusal  list[] = {
+        {!session, AMP_ERROR_INVALID_ARGUMENT, "session is NULL"},
+        {session && ampi_session_runs(session), AMP_ERROR_BAD_STATE,
+         "this session runs: call amp_session_end first"},
+        {!b->functions, AMP_ERROR_INVALID_ARGUMENT, "backend was not made by amp_cuda_backend"},
+        {!num_bytes && b->functions != &ampi_cpu_functions, AMP_ERROR_INVALID_ARGUMENT,
+         "num_bytes is 0, and must be more on a GPU"},
+        {num_bytes > SIZE_MAX / 2, AMP_ERROR_TOO_LARGE, "num_bytes is above SIZE_MAX / 2"},
+        {b->functions && !b->functions->alloc_fn && !ampi_allocator_ok(a),
+         AMP_ERROR_INVALID_ARGUMENT, "allocator needs both functions"},
+        {1, AMP_OK, ""}};
+    const ampi_refusal *why = list;
+    while (!why->is) why++;
+    ampi_tell(problem, "%s", why->text);
+    return why->result;
+}
+
+#ifndef AMP_NO_STDLIB
+/* What the environment says of an autocast, if all of it can be read. */
+static amp_result ampi_session_policy(amp_optimizer_desc d, amp_autocast *ac) {
+    const char *text   = NULL;
+    size_t      at     = 0;
+    amp_result  result = amp_desc_from_env(&d, NULL, NULL);
+    if (result != AMP_OK) return result;
+    result = amp_autocast_from_env(ac, &text, &at);
+    if (result != AMP_OK)
+        ampi_tell(d.problem, "AMP_POLICY: %s: \"%s\"", amp_result_string(result), text + at);
+    return result;
+}
+#endif
+
 /* The scaler and the scope of a session on a CPU or a GPU, with a weight cache or without. */
 static amp_result ampi_session_settings(const amp_scaler_desc *desc, int on_cpu, int cached,
                                         amp_scaler *scaler, amp_autocast *ac) {
@@ -9269,22 +9377,20 @@ static amp_result ampi_session_settings(const amp_scaler_desc *desc, int on_cpu,
     amp_dtype          low = AMP_F32;
     int                untouched = 1;
     memset(&d, 0, sizeof d);
+    if (desc) d.problem = desc->problem;
     d.dtype = AMP_F16;
     if (on_cpu && !cached && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
         d.dtype = AMP_BF16;
     AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, d.dtype));
 #ifndef AMP_NO_STDLIB
-    AMPI_TRY(amp_autocast_from_env(ac, NULL, NULL));
+    AMPI_TRY(ampi_session_policy(d, ac));
 #endif
     AMPI_TRY(amp_autocast_push(ac, &scope));
     (void)amp_autocast_dtype(ac, AMP_OP_GEMM, NULL, 0, &low, NULL);
-    if (d.dtype == AMP_BF16 && low != AMP_F16) { /* AMP_POLICY's fp16 needs a loss scale */
-        d.scaler.preset     = AMP_PRESET_STATIC;
-        d.scaler.init_scale = 1.0f;
-    }
+    if (d.dtype == AMP_BF16 && low != AMP_F16) /* AMP_POLICY's fp16 needs a loss scale */
+        d.scaler.preset = AMP_PRESET_NONE;
     if (desc) AMPI_IEEE(untouched = ampi_untouched(desc));
     if (!untouched) d.scaler = *desc;
-    else if (desc) d.scaler.problem = desc->problem;
 #ifndef AMP_NO_STDLIB
     AMPI_TRY(amp_desc_from_env(&d, NULL, NULL));
 #endif
@@ -9303,19 +9409,17 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     amp_allocator a;
     void         *block  = NULL;
     char         *memory = NULL;
+    char         *problem = desc ? ampi_blank(desc->problem) : NULL;
     amp_result    result;
-    if (!session) return AMP_ERROR_INVALID_ARGUMENT;
-    if (ampi_session_runs(session)) return AMP_ERROR_BAD_STATE;
-    AMPI_TRY(ampi_session_settings(desc, on_cpu, num_bytes != 0, &scaler, &ac));
-    if (!num_bytes && !on_cpu) return AMP_ERROR_INVALID_ARGUMENT;
-    if (num_bytes > SIZE_MAX / 2) return AMP_ERROR_TOO_LARGE;
     memset(&a, 0, sizeof a);
     if (allocator) a = *allocator;
     amp_cpu_backend(&b);
     if (backend) b = *backend;
-    if (!b.functions || (!b.functions->alloc_fn && !ampi_allocator_ok(&a)))
-        return AMP_ERROR_INVALID_ARGUMENT;
-    AMPI_TRY(ampi_block_alloc(&b, &a, size + room, &block, &memory));
+    result = ampi_session_ok(session, &b, num_bytes, &a, problem);
+    if (result == AMP_OK)
+        result = ampi_session_settings(desc, on_cpu, num_bytes != 0, &scaler, &ac);
+    AMPI_TRY(ampi_told(problem, result));
+    AMPI_TRY(ampi_told(problem, ampi_block_alloc(&b, &a, size + room, &block, &memory)));
     memset(session, 0, sizeof *session);
     session->backend   = b;
     session->allocator = a;
@@ -9328,7 +9432,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     session->before = amp_autocast_use(&session->autocast);
     result = ampi_send(&b, session->scaler, &scaler, sizeof scaler);
     if (result != AMP_OK) amp_session_end(session);
-    return result;
+    return ampi_told(problem, result);
 }
 
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n) {
@@ -9349,9 +9453,10 @@ AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, si
 
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt) {
     size_t i;
-    if (!session || !opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!session->memory) return AMP_ERROR_NOT_INITIALIZED;
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    if (!session) return ampi_missing(opt->desc.problem, "session");
+    if (!session->memory)
+        return ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED, "the session was not started");
     if (opt->ranks.count)
         return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
                            "desc.ranks is set, and no rank has whole masters: forward reads "
@@ -9363,7 +9468,8 @@ AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_opt
                                        "its storage has no fp32 master: forward reads "
                                        "amp_optimizer_model");
     }
-    if (session->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
+    if (session->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS)
+        return ampi_refuse(&opt->desc, AMP_ERROR_TOO_LARGE, "a session has 8 optimizers at most");
     session->optimizers[session->num_optimizers++] = opt;
     return AMP_OK;
 }

@@ -357,10 +357,7 @@ static void trainer_init(trainer *t, const options *o, const dataset *data) {
     desc.allocator = (amp_allocator){count_malloc, count_free, &t->bytes.optimizer};
     desc.problem   = t->problem;
     if (o->dtype == AMP_F16) desc.scaler.growth_interval = 20; /* default 2000: for longer runs */
-    else {
-        desc.scaler.preset     = AMP_PRESET_STATIC;
-        desc.scaler.init_scale = 1.0f;
-    }
+    else desc.scaler.preset = AMP_PRESET_NONE;
     check(amp_optimizer_init(&t->opt, &desc));
     add_layers(t);
     for (int i = 0; i < TENSORS; i++) plan_route(t, i);

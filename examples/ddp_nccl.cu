@@ -456,10 +456,7 @@ static void make_optimizer(void) {
     desc.ranks         = &shares;
     desc.problem       = net.problem;
     if (net.type == AMP_F16) desc.scaler.growth_interval = 20; /* default 2000: for longer runs */
-    else {
-        desc.scaler.preset     = AMP_PRESET_STATIC;
-        desc.scaler.init_scale = 1.0f;
-    }
+    else desc.scaler.preset = AMP_PRESET_NONE;
     must(amp_optimizer_init(&net.opt, &desc));
     add_layers();
     plan_routes();

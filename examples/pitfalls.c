@@ -95,8 +95,8 @@ static int section_c(void) {
     amp_f16            weight = amp_f32_to_f16(1.0f), grad = amp_f32_to_f16(-1.0f), model;
     float              master = 1.0f, alone, copy;
     amp_optimizer      opt;
-    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_SGD, .scaler = {
-                               .init_scale = 1.0f, .preset = AMP_PRESET_STATIC}};
+    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_SGD,
+                               .scaler = {.preset = AMP_PRESET_NONE}};
     amp_tensor         tensor = {.n = 1, .weight = &master, .grad = &grad, .grad_type = AMP_F16};
     int                i;
     must(amp_optimizer_init(&opt, &desc));
@@ -195,9 +195,9 @@ static void make_task(float *controls, float *clips) {
     free(wave);
 }
 
-static void net_init(network *net, amp_dtype type, amp_preset preset, float init_scale) {
-    const amp_optimizer_desc desc = {.dtype = type, .kind = AMP_KIND_SGD, .scaler = {
-                                     .init_scale = init_scale, .preset = preset}};
+static void net_init(network *net, amp_dtype type, amp_preset preset) {
+    const amp_optimizer_desc desc = {.dtype = type, .kind = AMP_KIND_SGD,
+                                     .scaler = {.preset = preset}};
     const size_t size  = amp_dtype_size(type);
     uint32_t     state = 7;
     size_t       l, i;
@@ -308,14 +308,14 @@ static void backward(network *net) {
     }
 }
 
-static report train(const char *name, amp_dtype type, amp_preset preset, float init_scale,
-                    const float *controls, const float *clips) {
+static report train(const char *name, amp_dtype type, amp_preset preset, const float *controls,
+                    const float *clips) {
     network    net;
     report     r;
     amp_status status;
     double     rms;
     int        step;
-    net_init(&net, type, preset, init_scale);
+    net_init(&net, type, preset);
     forward(&net, controls);
     r.first_loss = r.loss = loss_and_gradient(&net, clips, &r.first_rms);
     for (step = 0; step < STEPS; step++) {
@@ -345,9 +345,9 @@ static int section_d(void) {
            "   that are 0 as stored, and not in fp32. Zero: gradients of weights that are 0.\n"
            "                  first loss last loss  left     lost     zero skipped  scale\n",
            STEPS);
-    full     = train("fp32", AMP_F32, AMP_PRESET_STATIC, 1.0f, controls, clips);
-    unscaled = train("fp16, scale 1", AMP_F16, AMP_PRESET_STATIC, 1.0f, controls, clips);
-    scaled   = train("fp16, dynamic", AMP_F16, AMP_PRESET_DEFAULT, 0.0f, controls, clips);
+    full     = train("fp32", AMP_F32, AMP_PRESET_NONE, controls, clips);
+    unscaled = train("fp16, scale 1", AMP_F16, AMP_PRESET_NONE, controls, clips);
+    scaled   = train("fp16, dynamic", AMP_F16, AMP_PRESET_DEFAULT, controls, clips);
     printf("   output gradients at the start: rms %.2g; fp16 keeps what is above %.3g\n",
            full.first_rms, (double)(0.5f * f16_at(1)));
     free(controls);
@@ -388,8 +388,8 @@ static void fit(int way, float *w, int *taken, double *loss) {
     amp_bf16              grad[WEIGHTS];
     float                 model[WEIGHTS], g[WEIGHTS];
     amp_optimizer         opt;
-    amp_optimizer_desc    desc   = {.dtype = AMP_BF16, .max_norm = 1.0f, .scaler = {
-                                    .init_scale = 1.0f, .preset = AMP_PRESET_STATIC}};
+    amp_optimizer_desc    desc   = {.dtype = AMP_BF16, .max_norm = 1.0f,
+                                    .scaler = {.preset = AMP_PRESET_NONE}};
     amp_tensor            tensor = {.n = WEIGHTS, .weight = w, .grad = grad, .grad_type = AMP_BF16};
     must(amp_optimizer_init(&opt, &desc));
     must(amp_optimizer_add(&opt, &tensor));

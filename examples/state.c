@@ -113,12 +113,11 @@ static void mlp_init(mlp *n, const dataset *data, int task, int state, int seed)
     const size_t       widest = data->pixels > WIDEST ? data->pixels : WIDEST;
     amp_optimizer_desc desc   = {0};
     uint64_t           rng    = seed_of_weights(seed);
-    desc.dtype             = AMP_BF16;
-    desc.kind              = AMP_KIND_ADAMW;
-    desc.scaler.preset     = AMP_PRESET_STATIC; /* bf16 needs no moving scale */
-    desc.scaler.init_scale = 1.0f;
-    desc.storage           = &storages[state];
-    desc.seed              = (uint64_t)seed;
+    desc.dtype         = AMP_BF16;
+    desc.kind          = AMP_KIND_ADAMW;
+    desc.scaler.preset = AMP_PRESET_NONE; /* bf16 needs no scale */
+    desc.storage       = &storages[state];
+    desc.seed          = (uint64_t)seed;
     memset(n, 0, sizeof *n);
     check(amp_optimizer_init(&n->opt, &desc));
     n->task = task;
@@ -252,12 +251,11 @@ static void large_init(large *l, int state, amp_bf16 *grad, size_t count) {
     amp_optimizer_desc desc = {0};
     amp_tensor         t    = {0};
     memset(l, 0, sizeof *l);
-    desc.dtype             = AMP_BF16;
-    desc.kind              = AMP_KIND_ADAMW;
-    desc.scaler.preset     = AMP_PRESET_STATIC; /* as above */
-    desc.scaler.init_scale = 1.0f;
-    desc.storage           = &storages[state];
-    desc.allocator         = (amp_allocator){state_malloc, state_free, &l->bytes};
+    desc.dtype         = AMP_BF16;
+    desc.kind          = AMP_KIND_ADAMW;
+    desc.scaler.preset = AMP_PRESET_NONE; /* as above */
+    desc.storage       = &storages[state];
+    desc.allocator     = (amp_allocator){state_malloc, state_free, &l->bytes};
     l->model               = need(count, 2);
     for (size_t i = 0; i < count; i++) l->model[i] = grad[count - 1 - i];
     t.n = count, t.model = l->model, t.model_type = AMP_BF16;

@@ -126,8 +126,7 @@ static void setup_optimizer(net *n) {
         desc.scaler.preset          = AMP_PRESET_DEFAULT; /* starts at 65536 */
         desc.scaler.growth_interval = GROWTH_INTERVAL;
     } else {
-        desc.scaler.preset     = AMP_PRESET_STATIC;
-        desc.scaler.init_scale = 1.0f;
+        desc.scaler.preset = AMP_PRESET_NONE;
     }
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < 2 * LAYERS; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));

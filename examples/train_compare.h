@@ -140,8 +140,7 @@ static amp_optimizer_desc adamw_in(amp_dtype type) {
     if (type == AMP_F16) { /* a moving scale, which starts at 65536 */
         desc.scaler.growth_interval = 50; /* default 2000: for runs of more than 1000 steps */
     } else { /* fp32 and bf16 need none; steps that are not finite are skipped */
-        desc.scaler.preset     = AMP_PRESET_STATIC;
-        desc.scaler.init_scale = 1.0f;
+        desc.scaler.preset = AMP_PRESET_NONE;
     }
     return desc;
 }

@@ -217,7 +217,8 @@ static const struct { double first; int interval; double min, max; int hysteresi
         {32768, 2000, 1e-4, 0, 0, 1},                   {256, 1000, 1, 0, 0, 1}};
 
 static void m_scaler_init(m_scaler *s, const amp_scaler_desc *d) {
-    const int p = (int)d->preset;
+    const int none = d->preset == AMP_PRESET_NONE; /* STATIC with 1 */
+    const int p    = none ? (int)AMP_PRESET_STATIC : (int)d->preset;
     memset(s, 0, sizeof *s);
     s->preset   = p;
     s->disabled = d->disabled != 0;
@@ -237,6 +238,7 @@ static void m_scaler_init(m_scaler *s, const amp_scaler_desc *d) {
     if (s->max && s->scale > s->max && (!bits32(d->init_scale) || p == AMP_PRESET_APEX))
         s->scale = s->max;
     if (!bits32(d->init_scale) && s->scale < s->min) s->scale = s->min;
+    if (none) s->scale = ONE;
     if (s->disabled) s->scale = ONE;
     s->next = wide(s->scale);
 }
@@ -343,6 +345,12 @@ static amp_result m_set_scale(m_scaler *s, float scale) {
 }
 
 /* -------------------------------------------------------------------------------- optimizer */
+
+/* What a call that returns a result leaves in desc.problem, in which was older: with an error what was
+   wrong, with AMP_OK an empty text. 0: something else. */
+static int m_tells(amp_result result, const char *older, const char *problem) {
+    return result == AMP_OK ? !problem[0] : problem[0] && strcmp(problem, older) != 0;
+}
 
 enum { MAX_T = 36, MAX_E = 1400, CHUNK = 16384, LANES = 256, STUCK = 40 };
 

@@ -10,12 +10,14 @@ block() { awk -v n="$1" '/^```c$/ {b++; next} /^```/ {if (b == n) exit} b == n' 
 block 1 > "$out/fast.c"
 sed -n '/It prints/,$s/^   \(step .*[0-9]\).*/\1/p' "$out/fast.c" > "$out/expected"
 
-# The second one changes it: lines in front of the loop, the step, lines behind the loop.
+# The second one changes it: lines in front of the loop, the scale, the step, lines behind the loop.
 block 2 | sed '/in the loop/,$d' > "$out/before"
-block 2 | sed -n '/in the loop/,/_step(/p' > "$out/step"
+block 2 | sed -n '/in the loop, in front of/,/loss_scale(/p' > "$out/scale"
+block 2 | sed -n '/in the loop, instead of/,/_step(/p' > "$out/step"
 block 2 | sed '1,/_step(/d' > "$out/behind"
 echo 'if (status.steps != 61 || status.skipped || !(status.norm > 0.0)) return 2;' >> "$out/behind"
-sed -e "/ x\[i\] = /r $out/before" -e "/ w\[i\] -= /{
+echo 'printf("scale "), printf("%g", (double)status.loss_scale), puts("");' >> "$out/behind"
+sed -e "/ x\[i\] = /r $out/before" -e "/dy\[i\] = y\[i\] - x/r $out/scale" -e "/ w\[i\] -= /{
     r $out/step
     d
 }" -e "/ ms a step/r $out/behind" "$out/fast.c" > "$out/adamw.c"
@@ -46,6 +48,15 @@ programs() { # programs COMPILER: both
         "$out/adamw_run" > "$out/log" && awk '/^step/ {rows++; first = rows == 1 ? $4 : first; last = $4}
             END {exit !(rows == 4 && last < 0.01 * first)}' "$out/log"
     check "$1: it learns with amp.h's AdamW, too: 61 steps, none skipped" $?
+    for user in 'AMP_DTYPE=fp16 65536' 'AMP_ENABLE=1 65536' 'AMP_DTYPE=bf16 1' 'AMP_ENABLE=0 1' 'AMP_LOSS_SCALE=8 8'; do
+        env "${user% *}" "$out/adamw_run" > "$out/log" && awk -v scale="${user#* }" '/^scale/ {is = $2}
+            /^step/ {rows++; first = rows == 1 ? $4 : first; last = $4}
+            END {exit !(rows == 4 && last < 0.01 * first && is == scale)}' "$out/log"
+        check "$1: ${user% *}: it learns, with a loss scale of ${user#* }" $?
+    done
+    AMP_DTYPE=fp8 "$out/adamw_run" > "$out/log"
+    [ $? = 1 ] && grep -q '^AMP_DTYPE must be fp32, fp16 or bf16, not "fp8"$' "$out/log"
+    check "$1: AMP_DTYPE=fp8: it says what may be" $?
     $1 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/wrap.c" -o "$out/wrap" -lm > "$out/log" 2>&1 && "$out/wrap"
     check "$1: the wrap halves its weight in each step but the first, which overflows" $?
 }

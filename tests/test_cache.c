@@ -1,7 +1,7 @@
 /* test_cache.c - sessions and their 16-bit copies for products: when a copy is made anew, when it is
    the one of before, and that amp_gemm in a scope is amp_gemm on copies that were cast by hand. */
 
-#define _GNU_SOURCE /* sysconf, mmap */
+#define _GNU_SOURCE /* sysconf, mmap, setenv */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "gemm_ex.h"
@@ -40,6 +40,9 @@ static void randomize(float *x, size_t n) {
 }
 
 static amp_session session;
+
+static void *no_memory(size_t num_bytes, void *user) { return num_bytes ? NULL : user; }
+static void  no_free(void *memory, void *user) { (void)memory, (void)user; }
 
 static void end(void) { /* also of a test that stopped early */
     amp_autocast_use(NULL);
@@ -772,7 +775,7 @@ TEST(bad_arguments, "manual: errors for NULL, for sizes of 0 and "
     CHECK_EQ_INT(amp_session_add(&session, NULL, 64), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_session_add(&session, NULL, 0), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_session_add(&zero, w, 64), AMP_ERROR_NOT_INITIALIZED);
-    CHECK_EQ_INT(amp_session_add_optimizer(NULL, &opt), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_session_add_optimizer(NULL, &opt), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_session_add_optimizer(&session, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_session_add_optimizer(&zero, &opt), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_session_add_optimizer(&session, &opt), AMP_ERROR_NOT_INITIALIZED);
@@ -1828,6 +1831,100 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     CHECK(current() == NULL && session.scaler == NULL);
 }
 
+TEST(a_session_tells, "promises: amp_session_start writes the desc's problem, of all zeros, too: an empty text, or what was wrong: "
+                      "a variable of the environment, a number, an argument; add_optimizer that of the optimizer") {
+    static const struct { const char *variable, *value, *text; amp_result result; } cases[] = {
+        {"AMP_DTYPE", "junk", "AMP_DTYPE must be fp32, fp16 or bf16, not \"junk\"", AMP_ERROR_INVALID_CONFIG},
+        {"AMP_ENABLE", "maybe", "AMP_ENABLE must be 0 or 1, not \"maybe\"", AMP_ERROR_INVALID_CONFIG},
+        {"AMP_LOSS_SCALE", "much", "AMP_LOSS_SCALE must be dynamic, or a number", AMP_ERROR_INVALID_CONFIG},
+        {"AMP_POLICY", "off,junk", "AMP_POLICY: a word of the policy cannot be understood: \"junk\"", AMP_ERROR_PARSE},
+        {"AMP_DTYPE", "fp16", "", AMP_OK}};
+    static amp_session other;
+    char               why[AMP_PROBLEM_SIZE];
+    amp_scaler_desc    desc;
+    amp_optimizer_desc of;
+    amp_optimizer      opt;
+    amp_allocator      half;
+    amp_backend        none;
+    size_t             i, touched;
+    for (touched = 0; touched < 2; touched++)
+        for (i = 0; i < COUNT_OF(cases); i++) {
+            memset(&desc, 0, sizeof desc);
+            desc.problem = why;
+            if (touched) desc.growth_interval = 7;
+            strcpy(why, "an older text");
+            setenv(cases[i].variable, cases[i].value, 1);
+            CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, &desc), cases[i].result);
+            CHECK_EQ_INT(amp_session_start(&other, NULL, 0, NULL, NULL), cases[i].result);
+            unsetenv(cases[i].variable);
+            if (cases[i].text[0] ? strstr(why, cases[i].text) != why : why[0] != 0)
+                test_fail(__FILE__, __LINE__, cases[i].text, why);
+            amp_session_end(&other);
+            amp_session_end(&session);
+        }
+    setenv("AMP_DTYPE", "fp16", 1);
+    setenv("AMP_POLICY", "off torch_cpu", 1);
+    CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, &desc), AMP_ERROR_MIXED_TYPES);
+    CHECK(strstr(why, "AMP_POLICY: ") == why && strstr(why, ": \"torch_cpu\"") != NULL);
+    unsetenv("AMP_POLICY");
+    unsetenv("AMP_DTYPE");
+#define TOLD(call, result, words)                                                                  \
+    do {                                                                                           \
+        strcpy(why, "an older text");                                                              \
+        CHECK_EQ_INT((call), result);                                                              \
+        if ((words)[0] ? !strstr(why, words) : why[0]) test_fail(__FILE__, __LINE__, words, why); \
+    } while (0)
+    memset(&half, 0, sizeof half);
+    memset(&none, 0, sizeof none);
+    half.alloc_fn = no_memory;
+    TOLD(amp_session_start(NULL, NULL, 0, NULL, &desc), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
+    TOLD(amp_session_start(&session, &none, 0, NULL, &desc), AMP_ERROR_INVALID_ARGUMENT, "backend was not made");
+    TOLD(amp_session_start(&session, NULL, 64, &half, &desc), AMP_ERROR_INVALID_ARGUMENT, "both functions");
+    TOLD(amp_session_start(&session, NULL, SIZE_MAX, NULL, &desc), AMP_ERROR_TOO_LARGE, "num_bytes");
+    half.free_fn = no_free;
+    TOLD(amp_session_start(&session, NULL, 64, &half, &desc), AMP_ERROR_OUT_OF_MEMORY, "allocator");
+    desc.init_scale = -1.0f;
+    TOLD(amp_session_start(&session, NULL, 64, NULL, &desc), AMP_ERROR_INVALID_CONFIG, "init_scale is -1");
+    desc.init_scale = 0.0f;
+    memset(&of, 0, sizeof of);
+    of.problem = why;
+    OK(amp_optimizer_init(&opt, &of));
+    OK(amp_optimizer_prepare(&opt));
+    TOLD(amp_session_add_optimizer(NULL, &opt), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
+    TOLD(amp_session_add_optimizer(&session, &opt), AMP_ERROR_NOT_INITIALIZED, "not started");
+    TOLD(amp_session_start(&session, NULL, 64, NULL, &desc), AMP_OK, "");
+    TOLD(amp_session_start(&session, NULL, 64, NULL, &desc), AMP_ERROR_BAD_STATE, "amp_session_end");
+    for (i = 0; i < AMP_MAX_CACHE_OPTIMIZERS; i++) TOLD(amp_session_add_optimizer(&session, &opt), AMP_OK, "");
+    TOLD(amp_session_add_optimizer(&session, &opt), AMP_ERROR_TOO_LARGE, "8 optimizers at most");
+#undef TOLD
+    amp_session_end(&session);
+    amp_optimizer_free(&opt);
+}
+
+TEST(a_session_without_scale, "manual: AMP_PRESET_NONE of a session is STATIC with 1, in every type; AMP_DTYPE=fp16 where it was bf16 "
+                              "asks for a scale") {
+    amp_scaler_desc desc;
+    amp_capability  cpu;
+    memset(&desc, 0, sizeof desc);
+    desc.preset = AMP_PRESET_NONE;
+    OK(amp_session_start(&session, NULL, 1 << 16, NULL, &desc));
+    CHECK_EQ_F32(session.scaler->scale, 1.0f);
+    CHECK_EQ_U32(session.scaler->preset, AMP_PRESET_STATIC);
+    amp_session_end(&session);
+    OK(amp_capability_of(0, 0, &cpu));
+    setenv("AMP_DTYPE", "fp16", 1);
+    OK(amp_session_start(&session, NULL, 0, NULL, &desc));
+    CHECK_EQ_F32(session.scaler->scale, cpu.bf16 ? 65536.0f : 1.0f);
+    amp_session_end(&session);
+    desc.preset     = AMP_PRESET_STATIC;
+    desc.init_scale = 1.0f;
+    setenv("AMP_DTYPE", "bf16", 1);
+    OK(amp_session_start(&session, NULL, 1 << 16, NULL, &desc));
+    CHECK_EQ_F32(session.scaler->scale, 1.0f);
+    amp_session_end(&session);
+    unsetenv("AMP_DTYPE");
+}
+
 TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 from 8.0 on") {
     static const struct { int major, minor, fp16, bf16; amp_dtype dtype; int scaler; } rows[] = {
         {0, 0, 0, 0, AMP_F32, 0},  {5, 2, 0, 0, AMP_F32, 0}, {6, 1, 0, 0, AMP_F32, 0},
@@ -2105,6 +2202,8 @@ int main(int argc, char **argv) {
     RUN(gemm_bound);
     RUN(gemm_backends);
     RUN(a_session);
+    RUN(a_session_tells);
+    RUN(a_session_without_scale);
     RUN(capabilities);
     RUN(refused_at_init);
     RUN(room_again);

@@ -34,6 +34,8 @@ static struct {
     int at, calls, fired, armed;
 } fail_at; /* at: the call that fails; 0: none */
 
+#define OLDER "an older text"
+
 static jmp_buf  failed;
 static int      verbose;
 static char     why[512];
@@ -351,6 +353,10 @@ static void fails(operation op) {
         if (w.bodies[r].truth) stop("begin_step is true, but its reduction failed");
         w.bodies[r].result = amp_optimizer_end_step(&w.bodies[r].opt);
     }
+    for (r = 0; r < w.ranks; r++)
+        if (!m_tells(w.bodies[r].result, OLDER, w.bodies[r].problem))
+            stop("\"%s\" of rank %d after a fault, but its message is \"%s\"",
+                 amp_result_string(w.bodies[r].result), r, w.bodies[r].problem);
     was = w.bodies[0].result;
     for (r = 1; r < w.ranks && was == error && fail_at.kind == ALLOCATION && together(op); r++) {
         const amp_result theirs = op == PREPARE     ? AMP_ERROR_MISMATCH
@@ -392,7 +398,7 @@ static void attempt(operation op) {
         }
     for (r = 0; r < w.ranks; r++)
         w.bodies[r].result = AMP_ERROR_STALE; /* no result of these calls */
-    for (r = 0; r < w.ranks; r++) strcpy(w.bodies[r].problem, "an older text");
+    for (r = 0; r < w.ranks; r++) strcpy(w.bodies[r].problem, OLDER);
     allocations   = 0;
     fail_at.armed = 1;
     perform_all(op);
@@ -410,11 +416,9 @@ static amp_result expect(operation op, amp_result expected) {
         if (b->result != expected)
             stop("rank %d of %d: \"%s\" (%s), not \"%s\"", r, w.ranks, amp_result_string(b->result),
                  b->problem, amp_result_string(expected));
-        if (op == BEGIN || op == END) continue; /* the text of the one is for the other */
-        if (expected != AMP_ERROR_NOT_INITIALIZED && strcmp(b->problem, "an older text") == 0)
-            stop("it leaves an older message");
-        if (expected == AMP_OK && b->problem[0])
-            stop("no error, but a message: %s", b->problem);
+        if (op == BEGIN || expected == AMP_ERROR_NOT_INITIALIZED) continue; /* end_step tells; no desc */
+        if (!m_tells(expected, OLDER, b->problem))
+            stop("\"%s\", but its message is \"%s\"", amp_result_string(expected), b->problem);
     }
     if (w.two && expected == AMP_OK && op != LOAD && op != LOAD_FILE && op != SAVE &&
         op != SAVE_FILE)
@@ -439,6 +443,16 @@ static void put_value(void *x, int type, int k, f32 value) {
                type == AMP_F32 ? value : (uint32_t)recast(of_type(type), F32, value));
 }
 
+/* A call that changes nothing: its result, and what it tells. */
+static char *older(const body *b) { return strcpy((char *)(uintptr_t)b->problem, OLDER); }
+#define TELLS(what, b, call, should)                                                               \
+    do {                                                                                           \
+        const amp_result should_ = (should);                                                       \
+        char *const      told_   = older(b);                                                       \
+        SAME(what, (call), should_);                                                               \
+        if (should_ != AMP_ERROR_NOT_INITIALIZED && !m_tells(should_, OLDER, told_))               \
+            stop("%s, and its message is \"%s\"", what, told_);                                    \
+    } while (0)
 #define SAME(what, is, should)                                                                     \
     ((is) == (should) ? (void)0                                                                    \
                       : stop("%s is %lld, not %lld", what, (long long)(is), (long long)(should)))
@@ -478,11 +492,11 @@ static void observe_tensor(body *b, int i) {
     if (!m_coded(t) && t->own_weight && !m->ranks && t->n &&
         amp_optimizer_master(o, i) != b->weight[i])
         stop("the master of tensor %d is elsewhere", i);
-    SAME("moments' result",
-         amp_optimizer_moments(o, i, has ? moment[0] : NULL, has == 2 ? moment[1] : NULL), AMP_OK);
+    TELLS("moments' result", b,
+          amp_optimizer_moments(o, i, has ? moment[0] : NULL, has == 2 ? moment[1] : NULL), AMP_OK);
     if (has < 2)
-        SAME("moments' refusal", amp_optimizer_moments(o, i, NULL, moment[1]),
-             AMP_ERROR_UNSUPPORTED);
+        TELLS("moments' refusal", b, amp_optimizer_moments(o, i, NULL, moment[1]),
+              AMP_ERROR_UNSUPPORTED);
     if (twin && has) (void)amp_optimizer_moments(twin, i, twins[0], has == 2 ? twins[1] : NULL);
     for (k = 0; k < has; k++)
         same_array(k ? "second moment" : "moment", i, moment[k], AMP_F32, (int)n,
@@ -496,7 +510,7 @@ static void observe_tensor(body *b, int i) {
     if (own && !(m->in_place && t->grad_type == (int)AMP_F32))
         same_array("unscaled gradient", i, amp_optimizer_grad(o, i), AMP_F32, t->n,
                    m->unscaled + t->at, NULL);
-    SAME("stats' result", amp_optimizer_stats(o, i, &stats), AMP_OK);
+    TELLS("stats' result", b, amp_optimizer_stats(o, i, &stats), AMP_OK);
     SAME("stats.bad_row", stats.bad_row, t->stats.bad_row);
     if (t->stats.bad_row) return;
     own = n != 0 || !m->ranks; /* in shards of whole tensors */
@@ -531,7 +545,7 @@ static void observe_report(const body *b) {
     amp_tensor_report  tensor;
     size_t             count = 4;
     int                i, known = 1;
-    SAME("report's result", amp_optimizer_report(&b->opt, &report), AMP_OK);
+    TELLS("report's result", b, amp_optimizer_report(&b->opt, &report), AMP_OK);
     SAME("report.iterations", report.iterations, m->step + m->skipped);
     SAME("report.steps", report.steps, m->step);
     SAME("report.overflows and .asked", report.overflows + report.asked,
@@ -540,7 +554,7 @@ static void observe_report(const body *b) {
     if (!m->record.of_ranks)
         SAME("report.asked", report.asked,
              m->record.skips[2]); /* an overflow of another rank, too */
-    SAME("history's result", amp_optimizer_history(&b->opt, last, &count), AMP_OK);
+    TELLS("history's result", b, amp_optimizer_history(&b->opt, last, &count), AMP_OK);
     known = m->ranks < 2 && !m->record.of_ranks;
     if (m->record.last.iteration && !count) stop("history is empty");
     if (m->record.last.iteration && known) {
@@ -553,7 +567,7 @@ static void observe_report(const body *b) {
         if (!same64(m->record.last.norm, t->norm)) stop("its norm is %g", t->norm);
     }
     for (i = 0; i < m->num && !m->record.of_ranks; i++) {
-        SAME("report_tensor's result", amp_optimizer_report_tensor(&b->opt, i, &tensor), AMP_OK);
+        TELLS("report_tensor's result", b, amp_optimizer_report_tensor(&b->opt, i, &tensor), AMP_OK);
         SAME("its overflows", tensor.overflows, m->t[i].seen.overflows);
         SAME("its nans", tensor.nans, m->t[i].seen.nans);
         SAME("its first_iteration", tensor.first_iteration, m->t[i].seen.first);
@@ -561,14 +575,35 @@ static void observe_report(const body *b) {
     }
 }
 
+/* Calls without what they need: in each state they are refused, and say so. */
+static void observe_refusals(const body *b) {
+    const m_optimizer   *m     = &w.m;
+    const amp_optimizer *o     = &b->opt;
+    const amp_result     ready = m_ready(m, AFTER), between = m_ready(m, BETWEEN);
+    const amp_result     null  = ready == AMP_OK ? AMP_ERROR_INVALID_ARGUMENT : ready;
+    const amp_result     none  = m->initialized ? AMP_ERROR_INVALID_ARGUMENT : ready;
+    const amp_result     full  = between == AMP_OK ? AMP_ERROR_INVALID_ARGUMENT : between;
+    size_t               some  = 1;
+    TELLS("status without room", b, amp_optimizer_status(o, NULL), null);
+    TELLS("stats of no tensor", b, amp_optimizer_stats(o, m->num, NULL), none);
+    TELLS("moments of no tensor", b, amp_optimizer_moments(o, -1, NULL, NULL), null);
+    TELLS("save to nowhere", b, amp_optimizer_save(o, NULL, NULL), full);
+    TELLS("report without room", b, amp_optimizer_report(o, NULL), null);
+    TELLS("report of no tensor", b, amp_optimizer_report_tensor(o, m->num, NULL), none);
+    TELLS("history without room", b, amp_optimizer_history(o, NULL, &some), null);
+    TELLS("advice without room", b, amp_optimizer_advice(o, NULL, NULL), null);
+    TELLS("a session that is none", b, amp_session_add_optimizer(NULL, o), null);
+}
+
 static void observe_body(body *b) {
     m_optimizer   *m = &w.m;
     const m_scaler *s = scaler_of();
     amp_status     status;
     int            i;
+    observe_refusals(b);
     if (!m->prepared) {
         const amp_result none = m->initialized ? AMP_ERROR_NOT_PREPARED : AMP_ERROR_NOT_INITIALIZED;
-        SAME("status' result", amp_optimizer_status(&b->opt, &status), none);
+        TELLS("status' result", b, amp_optimizer_status(&b->opt, &status), none);
         if (amp_optimizer_loss_scale(&b->opt) > 0 || amp_optimizer_gate(&b->opt) ||
             amp_optimizer_model(&b->opt, 0) || amp_optimizer_scaler(&b->opt) ||
             amp_optimizer_grad(&b->opt, 0) || amp_optimizer_lr_ptr(&b->opt))
@@ -584,7 +619,7 @@ static void observe_body(body *b) {
     if (!m->asked) return; /* who asks has asked */
     observe_scaler(s, amp_optimizer_scaler(&b->opt));
     SAME("loss_scale", bits32(amp_optimizer_loss_scale(&b->opt)), s->scale);
-    SAME("status' result", amp_optimizer_status(&b->opt, &status), AMP_OK);
+    TELLS("status' result", b, amp_optimizer_status(&b->opt, &status), AMP_OK);
     SAME("status.clip_factor", bits32(status.clip_factor), m->clip);
     SAME("status.loss_scale", bits32(status.loss_scale), s->scale);
     SAME("status.did_step", status.did_step, m->did_step);
@@ -700,7 +735,7 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
     if (d->storage && chance(15)) *storage = storages[below(STORAGES)];
     if (d->storage && storage->master != AMP_FORMAT_F32) d->dtype = AMP_BF16;
     d->first_step    = one_in(8) ? 7 : 0;
-    d->scaler.preset = (amp_preset)(chance(50) ? 0 : below(AMP_PRESET_MARIAN + 1));
+    d->scaler.preset = (amp_preset)(chance(50) ? 0 : below(AMP_PRESET_NONE + 1));
     d->scaler.growth_interval = (int)below(4);
     if (chance(60)) d->scaler.init_scale = chance(80) ? 1024.0f : 0.25f;
     if (chance(30)) d->scaler.growth_factor = 1.0 + 0.5 * below(7);
@@ -711,7 +746,9 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
         d->scaler.min_scale =
             d->scaler.init_scale > 0 && d->scaler.init_scale < 1 ? 0.125f : 512.0f;
     if (d->scaler.preset == AMP_PRESET_FAIRSEQ) d->scaler.tolerance = 0.25 * below(4);
-    if (d->scaler.preset != 0 && d->scaler.preset != AMP_PRESET_STATIC &&
+    if (d->scaler.preset == AMP_PRESET_NONE)
+        d->scaler.init_scale = (float)below(2), d->scaler.min_scale = d->scaler.max_scale = 0.0f;
+    else if (d->scaler.preset != 0 && d->scaler.preset != AMP_PRESET_STATIC &&
         chance(20)) { /* to 0, to inf */
         const f32 x = one_in(2) ? 2 : 0x7f000000;
         memcpy(&d->scaler.init_scale, &x, 4);
@@ -724,10 +761,10 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
 static amp_result spoil_desc(amp_optimizer_desc *d) {
     static amp_storage none = {AMP_FORMAT_SR, AMP_FORMAT_SPLIT};
     f32                nan  = 0x7fc00000;
-    switch (below(12)) {
+    switch (below(13)) {
     case 0: d->dtype = (amp_dtype)3; return AMP_ERROR_INVALID_ENUM;
     case 1: d->kind = (amp_kind)4; return AMP_ERROR_INVALID_ENUM;
-    case 2: d->scaler.preset = (amp_preset)16; return AMP_ERROR_INVALID_ENUM;
+    case 2: d->scaler.preset = (amp_preset)17; return AMP_ERROR_INVALID_ENUM;
     case 3: d->beta1 = 1.0; return AMP_ERROR_INVALID_CONFIG;
     case 4: d->beta2 = -0.5; return AMP_ERROR_INVALID_CONFIG;
     case 5: d->nesterov = 1, d->momentum = 0; return AMP_ERROR_INVALID_CONFIG;
@@ -736,6 +773,9 @@ static amp_result spoil_desc(amp_optimizer_desc *d) {
     case 8: d->allocator.free_fn = NULL; return AMP_ERROR_INVALID_ARGUMENT;
     case 9: d->scaler.growth_factor = 0.5; return AMP_ERROR_INVALID_CONFIG;
     case 10: d->storage = &none; return AMP_ERROR_INVALID_CONFIG;
+    case 11:
+        d->scaler.preset = AMP_PRESET_NONE, d->scaler.init_scale = 1024.0f;
+        return AMP_ERROR_INVALID_CONFIG;
     default:
         d->scaler.min_scale = 8.0f, d->scaler.max_scale = 4.0f;
         return AMP_ERROR_INVALID_CONFIG;
@@ -1574,13 +1614,14 @@ static void call_session(int what, int i) {
              w.session.runs ? AMP_ERROR_BAD_STATE : AMP_OK);
         w.session.runs = 1;
     } else if (what == 2) {
-        should = !w.session.runs ? AMP_ERROR_NOT_INITIALIZED : m_ready(&w.m, AFTER);
+        should = m_ready(&w.m, AFTER);
+        if (should == AMP_OK && !w.session.runs) should = AMP_ERROR_NOT_INITIALIZED;
         if (should == AMP_OK && w.m.ranks) should = AMP_ERROR_UNSUPPORTED;
         for (j = 0; j < w.m.num && should == AMP_OK; j++)
             if (m_coded(&w.m.t[j]) && w.m.t[j].own_weight) should = AMP_ERROR_UNSUPPORTED;
         if (w.session.knows == 2) return;
-        SAME("session_add_optimizer", amp_session_add_optimizer(&the_session, &w.bodies[0].opt),
-             should);
+        TELLS("session_add_optimizer", &w.bodies[0],
+              amp_session_add_optimizer(&the_session, &w.bodies[0].opt), should);
         w.session.knows += should == AMP_OK;
     } else if (what <= 4 && x && w.m.t[i].n >= 32 && !w.m.ranks) {
         const size_t n = one_in(5) ? 0 : (size_t)w.m.t[i].n;

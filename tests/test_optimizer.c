@@ -1782,15 +1782,16 @@ TEST(disabled_scaler, "contract: disabled: scale is 1, nothing is checked, no st
     }
 }
 
-TEST(static_scaler, "manual: preset STATIC with init_scale 1 still skips a step whose gradients "
+TEST(static_scaler, "manual: preset NONE, as STATIC with init_scale 1, still skips a step whose gradients "
                     "are not finite, and never moves") {
-    int kind, type;
+    int kind, c;
     for (kind = 0; kind < NUM_KINDS; kind++)
-        for (type = AMP_F32; type <= AMP_BF16; type++) {
+        for (c = 0; c < 6; c++) {
+            const int          type = c % 3;
             amp_optimizer_desc desc = kind_desc(kind);
             rig                r;
-            desc.scaler.preset     = AMP_PRESET_STATIC;
-            desc.scaler.init_scale = 1.0f;
+            desc.scaler.preset = c < 3 ? AMP_PRESET_NONE : AMP_PRESET_STATIC;
+            if (c >= 3) desc.scaler.init_scale = 1.0f;
             rig_single(&r, &desc, 20, (amp_dtype)type);
             fill_grads(&r, 1, 1.0f);
             CHECK(rig_step(&r, 0.1f));
@@ -2080,7 +2081,7 @@ TEST(uninitialized, "law 16: a zeroed object and NULL are answered, not followed
     CHECK_EQ_INT(amp_optimizer_end_step(NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_optimizer_status(NULL, &status), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_status(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_status(&opt, NULL), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_optimizer_stats(NULL, 0, &stats), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_optimizer_stats(&opt, 0, &stats), AMP_ERROR_NOT_INITIALIZED);
@@ -2453,7 +2454,7 @@ TEST(found_inf_in_a_step, "contract: a found_inf written between check and end_s
 
 #define UNSCALED                                                                               \
     "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or set "                \
-    "desc.scaler.preset to AMP_PRESET_STATIC and init_scale to 1"
+    "desc.scaler.preset to AMP_PRESET_NONE"
 
 static void one_tensor(amp_optimizer *opt, const amp_optimizer_desc *desc, size_t n, float *w, float *g) {
     amp_tensor t;
@@ -2537,7 +2538,7 @@ TEST(unscaled_loss, "law 17: where nobody has asked for the loss scale, no step 
             }
 }
 
-typedef struct saved_bytes { size_t size, at; unsigned char bytes[4096]; } saved_bytes;
+typedef struct saved_bytes { size_t size, at; unsigned char bytes[1 << 15]; } saved_bytes;
 static bool put_bytes(void *user, const void *data, size_t num_bytes) {
     saved_bytes *s = (saved_bytes *)user;
     if (num_bytes > sizeof s->bytes - s->size) return false;
@@ -2555,9 +2556,9 @@ static bool get_bytes(void *user, void *data, size_t num_bytes) {
 
 TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environment or file need not ask; a preset is no "
                     "scale, nor is a file whose scaler was disabled") {
-    enum { PLAIN, PRESET, ONE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, RANK, NONE, EMPTY, ENV_SCALE, ENV_BF16,
-           ENV_FP16, FILED, FILED_DISABLED, COUNT };
-    static const int refused[] = {PLAIN, PRESET, RANK, ENV_FP16, FILED_DISABLED};
+    enum { PLAIN, PRESET, ONE, NO_SCALE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, RANK, NONE, EMPTY, ENV_SCALE, ENV_BF16,
+           ENV_FP16, ENV_NO_SCALE, FILED, FILED_DISABLED, COUNT };
+    static const int refused[] = {PLAIN, PRESET, RANK, ENV_FP16, ENV_NO_SCALE, FILED_DISABLED};
     amp_ranks        alone;
     amp_scaler       shared;
     int              kind, way;
@@ -2582,6 +2583,7 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
             desc.kind = kind ? AMP_KIND_SGD : AMP_KIND_OWN;
             if (way == PRESET) desc.scaler.preset = AMP_PRESET_STATIC;
             if (way == ONE || way == ENV_FP16) desc.scaler.preset = AMP_PRESET_STATIC, desc.scaler.init_scale = 1.0f;
+            if (way == NO_SCALE || way == ENV_NO_SCALE) desc.scaler.preset = AMP_PRESET_NONE;
             if (way == GIVEN) desc.scaler.init_scale = 65536.0f;
             if (way == CAPPED) desc.scaler.max_scale = 1.0f;
             if (way == DISABLED || way == FILED_DISABLED) desc.scaler.disabled = 1;
@@ -2589,10 +2591,10 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
             if (way == SHARED) desc.shared_scaler = &shared;
             if (way == REDUCED) desc.ranks = &ranks;
             if (way == RANK) desc.ranks = &alone;
-            if (way >= ENV_SCALE && way <= ENV_FP16) {
+            if (way >= ENV_SCALE && way <= ENV_NO_SCALE) {
                 if (way == ENV_SCALE) setenv("AMP_LOSS_SCALE", "1024", 1);
                 else setenv("AMP_DTYPE", way == ENV_BF16 ? "bf16" : "fp16", 1);
-                desc.dtype = AMP_BF16;
+                desc.dtype = way == ENV_NO_SCALE ? AMP_F32 : AMP_BF16;
                 CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
                 unsetenv("AMP_LOSS_SCALE");
                 unsetenv("AMP_DTYPE");
@@ -3316,6 +3318,142 @@ TEST(missing_calls, "law 16: begin_step before prepare, or after a step that was
     amp_optimizer_free(&opt);
 }
 
+TEST(retold, "promises: what begin_step has told is told by end_step, whatever was called in between, and once; a step that "
+             "ends well empties desc.problem") {
+    float              w[4] = {1, 2, 3, 4}, g[4] = {0, 0, 0, 0};
+    void              *none[1] = {AMP_NO_GRAD}, *back[1];
+    char               why[AMP_PROBLEM_SIZE];
+    amp_optimizer_desc d = {0};
+    amp_optimizer      opt;
+    amp_tensor         t = {0};
+    amp_status         status;
+    d.problem = why;
+    t.n = 4, t.weight = w, t.grad = g;
+    back[0] = g;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_OK);
+    CHECK(!amp_optimizer_begin_step(&opt));
+    SAYS(amp_optimizer_stats(&opt, 9, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE, "bring one by amp_optimizer_rebind");
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_STEP_NOT_OPEN, "call amp_optimizer_begin_step");
+    CHECK(!amp_optimizer_begin_step(&opt));
+    CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+    CHECK_EQ_INT(why[0], 0);
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE, "bring one by amp_optimizer_rebind");
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, back), AMP_OK);
+    CHECK(amp_optimizer_begin_step(&opt));
+    SAYS(amp_optimizer_stats(&opt, 9, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+    CHECK_EQ_INT(why[0], 0);
+    amp_optimizer_free(&opt);
+}
+
+/* A call with an older text in problem: its result, and what is there then (NULL: any text). */
+#define TOLD(call, result, words)                                                            \
+    do {                                                                                     \
+        const char *const wanted_ = words;                                                   \
+        strcpy(why, "an older text");                                                        \
+        CHECK_EQ_INT((call), result);                                                        \
+        if (wanted_ ? !(result == AMP_OK ? !why[0] : strstr(why, wanted_) != NULL)           \
+                    : !why[0] || strcmp(why, "an older text") == 0)                          \
+            test_fail(__FILE__, __LINE__, #call, why);                                       \
+    } while (0)
+
+static bool refuse_bytes(void *user, const void *data, size_t num_bytes) { return user && !data && num_bytes == 1; }
+static bool refuse_read(void *user, void *data, size_t num_bytes) { return user && !data && num_bytes == 1; }
+static void *no_memory(size_t num_bytes, void *user) { return num_bytes ? NULL : user; }
+static void  no_free(void *memory, void *user) { (void)memory, (void)user; }
+
+TEST(every_call_tells, "promises: each call that returns an amp_result writes desc.problem: what was wrong, or an empty text; "
+                       "arguments that are NULL by name, and what a result alone says in its words") {
+    float              w[4] = {1, 2, 3, 4}, g[4] = {1, 1, 1, 1}, m[4];
+    char               why[AMP_PROBLEM_SIZE];
+    amp_report_desc    watch = {0, 0.0f, 0.0f};
+    amp_optimizer_desc d = {0}, bare = {0};
+    amp_optimizer      opt, poor;
+    amp_tensor         t = {0};
+    amp_status         status;
+    amp_stats          stats;
+    amp_report         report;
+    amp_tensor_report  of_one;
+    amp_iteration      history[2];
+    amp_advice         advice[AMP_NUM_ADVICE];
+    amp_scaler         s;
+    size_t             count = 2;
+    int                num;
+    static saved_bytes file;
+    memset(&file, 0, sizeof file);
+    d.problem = why, d.kind = AMP_KIND_SGD, d.momentum = 0.5, d.report = &watch;
+    d.scaler.preset = AMP_PRESET_NONE, d.scaler.problem = why;
+    t.n = 4, t.weight = w, t.grad = g, t.name = "w";
+    TOLD(amp_scaler_init(&s, &d.scaler), AMP_OK, "");
+    TOLD(amp_scaler_init(NULL, &d.scaler), AMP_ERROR_INVALID_ARGUMENT, "s is NULL");
+    d.scaler.problem = NULL;
+    TOLD(amp_optimizer_init(NULL, &d), AMP_ERROR_INVALID_ARGUMENT, "opt is NULL");
+    TOLD(amp_optimizer_init(&opt, &d), AMP_OK, "");
+    TOLD(amp_optimizer_add(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "tensor is NULL");
+    TOLD(amp_optimizer_add_flat(&opt, NULL, &t, 1), AMP_ERROR_INVALID_ARGUMENT, "whole is NULL");
+    TOLD(amp_optimizer_add_flat(&opt, &t, NULL, 1), AMP_ERROR_INVALID_ARGUMENT, "tensors is NULL");
+    TOLD(amp_optimizer_add_flat(&opt, &t, &t, SIZE_MAX), AMP_ERROR_TOO_LARGE, NULL);
+    TOLD(amp_optimizer_status(&opt, &status), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    TOLD(amp_optimizer_report(&opt, &report), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    TOLD(amp_optimizer_add(&opt, &t), AMP_OK, "");
+    TOLD(amp_optimizer_stats(&opt, 0, &stats), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    TOLD(amp_optimizer_prepare(&opt), AMP_OK, "");
+    TOLD(amp_optimizer_step(&opt, 0.5f), AMP_OK, "");
+    TOLD(amp_optimizer_status(&opt, &status), AMP_OK, "");
+    TOLD(amp_optimizer_status(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "status is NULL");
+    TOLD(amp_optimizer_stats(&opt, 0, &stats), AMP_OK, "");
+    TOLD(amp_optimizer_stats(&opt, 0, NULL), AMP_ERROR_INVALID_ARGUMENT, "stats is NULL");
+    TOLD(amp_optimizer_stats(&opt, 9, &stats), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
+    TOLD(amp_optimizer_moments(&opt, 0, m, NULL), AMP_OK, "");
+    TOLD(amp_optimizer_moments(&opt, 9, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
+    TOLD(amp_optimizer_moments(&opt, 0, m, m), AMP_ERROR_UNSUPPORTED, "tensor 0 (w): it has no such moment");
+    TOLD(amp_optimizer_set_lr(&opt, 0.5f), AMP_OK, "");
+    TOLD(amp_optimizer_refresh(&opt), AMP_OK, "");
+    TOLD(amp_optimizer_rebind(&opt, 0, w, g), AMP_OK, "");
+    TOLD(amp_optimizer_rebind_all(&opt, NULL, NULL), AMP_OK, "");
+    TOLD(amp_optimizer_history(&opt, history, &count), AMP_ERROR_BAD_STATE, "call amp_optimizer_report first");
+    TOLD(amp_optimizer_report(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "report is NULL");
+    TOLD(amp_optimizer_report(&opt, &report), AMP_OK, "");
+    TOLD(amp_optimizer_report_tensor(&opt, 0, NULL), AMP_ERROR_INVALID_ARGUMENT, "report is NULL");
+    TOLD(amp_optimizer_report_tensor(&opt, 9, &of_one), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
+    TOLD(amp_optimizer_report_tensor(&opt, 0, &of_one), AMP_OK, "");
+    TOLD(amp_optimizer_history(&opt, history, NULL), AMP_ERROR_INVALID_ARGUMENT, "count is NULL");
+    TOLD(amp_optimizer_history(&opt, NULL, &count), AMP_ERROR_INVALID_ARGUMENT, "history is NULL");
+    TOLD(amp_optimizer_history(&opt, history, &count), AMP_OK, "");
+    TOLD(amp_optimizer_advice(&opt, NULL, &num), AMP_ERROR_INVALID_ARGUMENT, "advice is NULL");
+    TOLD(amp_optimizer_advice(&opt, advice, NULL), AMP_ERROR_INVALID_ARGUMENT, "count is NULL");
+    TOLD(amp_optimizer_advice(&opt, advice, &num), AMP_OK, "");
+    TOLD(amp_optimizer_save(&opt, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "write_fn is NULL");
+    TOLD(amp_optimizer_save(&opt, refuse_bytes, NULL), AMP_ERROR_WRITE, "could not be written");
+    TOLD(amp_optimizer_save(&opt, put_bytes, &file), AMP_OK, "");
+    TOLD(amp_optimizer_load(&opt, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "read_fn is NULL");
+    TOLD(amp_optimizer_load(&opt, refuse_read, NULL), AMP_ERROR_READ, "could not be read");
+    TOLD(amp_optimizer_load(&opt, get_bytes, &file), AMP_OK, "");
+    file.bytes[file.size - 1] ^= 1, file.at = 0;
+    TOLD(amp_optimizer_load(&opt, get_bytes, &file), AMP_ERROR_CORRUPT, "checksum");
+    file.bytes[0] = 'a', file.at = 0;
+    TOLD(amp_optimizer_load(&opt, get_bytes, &file), AMP_ERROR_FOREIGN, "not a state");
+    TOLD(amp_optimizer_save_file(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "path is NULL");
+    TOLD(amp_optimizer_load_file(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "path is NULL");
+    TOLD(amp_optimizer_load_file(&opt, "no_such_directory/f"), AMP_ERROR_NOT_FOUND, "no such file");
+    TOLD(amp_optimizer_save_file(&opt, "no_such_directory/f"), AMP_ERROR_WRITE, "could not be written");
+    TOLD(amp_optimizer_accumulate(&opt, 9, g, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "no tensor 9");
+    TOLD(amp_optimizer_accumulate(&opt, 0, g, 0, 1, (amp_dtype)7), AMP_ERROR_INVALID_ENUM, "type is 7");
+    TOLD(amp_optimizer_accumulate(&opt, 0, NULL, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "grads is NULL");
+    TOLD(amp_optimizer_accumulate(&opt, 0, g, 0, 1, AMP_F32), AMP_ERROR_UNSUPPORTED, "not in shards");
+    amp_optimizer_free(&opt);
+    bare.problem = why, bare.allocator.alloc_fn = no_memory, bare.allocator.free_fn = no_free;
+    TOLD(amp_optimizer_init(&poor, &bare), AMP_OK, "");
+    TOLD(amp_optimizer_add(&poor, &t), AMP_OK, "");
+    TOLD(amp_optimizer_prepare(&poor), AMP_ERROR_OUT_OF_MEMORY, "allocator");
+    amp_optimizer_free(&poor);
+}
+#undef TOLD
+
 TEST(told_numbers, "law 19: an error names the value, with a point and seven digits or an exponent") {
     static const struct { double x; const char *text; } cases[] = {
         {1.5, "is 1.5,"}, {1.05, "is 1.05,"}, {10.5, "is 10.5,"}, {1e9 + 0.5, "is 1000000000,"}, {-0.25, "is -0.25,"},
@@ -3617,6 +3755,8 @@ int main(int argc, char **argv) {
     RUN(skips_in_a_row);
     RUN(counts_without_scaler);
     RUN(missing_calls);
+    RUN(retold);
+    RUN(every_call_tells);
     RUN(told_numbers);
     RUN(one_cause);
     RUN(copied_structs);

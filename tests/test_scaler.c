@@ -793,6 +793,70 @@ TEST(static_never_moves, "STATIC: the scale never moves, overflowing steps are s
     CHECK_EQ_U64(s.growths + s.backoffs + s.stuck, 0);
 }
 
+TEST(no_scale, "manual: AMP_PRESET_NONE is STATIC with an init_scale of 1, byte for byte; its own init_scale is 0 or 1") {
+    static const float bad[] = {2.0f, 0.5f, 65536.0f, 1.0000001f, 0.99999994f};
+    char               why[AMP_PROBLEM_SIZE];
+    amp_scaler_desc    d = desc_of(AMP_PRESET_NONE), fixed = desc_of(AMP_PRESET_STATIC);
+    amp_scaler         s, want;
+    int                i;
+    d.problem        = why;
+    fixed.init_scale = 1.0f;
+    for (i = 0; i < 4; i++) {
+        d.init_scale = (float)(i % 2);
+        d.disabled = fixed.disabled = i / 2;
+        CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
+        CHECK_EQ_INT(why[0], 0);
+        CHECK_EQ_INT(amp_scaler_init(&want, &fixed), AMP_OK);
+        CHECK_MEM(&s, &want, sizeof s);
+    }
+    d.disabled = 0;
+    CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
+    for (i = 0; i < 3000; i++) {
+        iterate(&s, i % 3 == 0);
+        CHECK_EQ_F32(s.scale, 1.0f);
+    }
+    CHECK_EQ_U64(s.skipped, 1000);
+    CHECK_EQ_U64(s.growths + s.backoffs + s.stuck, 0);
+    for (i = 0; i < 5; i++) {
+        d.init_scale = bad[i];
+        memset(why, 'x', sizeof why);
+        CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_ERROR_INVALID_CONFIG);
+        CHECK(strstr(why, "amp_scaler_desc.init_scale is ") == why);
+        CHECK(strstr(why, ", and must be 0 or 1 for AMP_PRESET_NONE") != NULL);
+    }
+    d.init_scale = 0.0f; /* what excludes 1 contradicts it */
+    d.min_scale  = 2.0f;
+    CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_ERROR_INVALID_CONFIG);
+    d.min_scale = 0.0f;
+    d.max_scale = 0.5f;
+    CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_ERROR_INVALID_CONFIG);
+}
+
+TEST(counters_end, "law 11: counters stay at their ends: checks at 2^32 - 1, which are not none; good steps at 2^31 - 1, "
+                   "whichever rule counts them") {
+    const float g = 1.0f;
+    int         preset, i;
+    for (preset = 0; preset < NUM_PRESETS; preset++) {
+        amp_scaler s = scaler_of((amp_preset)preset, 1024.0f, 2147483647);
+        s.checked    = UINT32_MAX - 1;
+        for (i = 0; i < 3; i++) {
+            CHECK_EQ_INT(amp_scaler_check(&s, &g, AMP_F32, 1), AMP_OK);
+            CHECK_EQ_U32(s.checked, UINT32_MAX);
+        }
+        s.growth_tracker = 2147483646;
+        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+        CHECK_EQ_U32(s.checked, 0);
+        CHECK(s.growth_tracker == 2147483647 || s.growth_tracker == 0);
+        s.growth_interval = 2000;
+        s.growth_tracker  = 2147483647;
+        iterate(&s, 0);
+        CHECK(s.growth_tracker >= 0);
+        if (preset == AMP_PRESET_STATIC || preset == AMP_PRESET_DEFAULT)
+            CHECK_EQ_INT(s.growth_tracker, 2147483647);
+        if (preset == AMP_PRESET_JMP) CHECK_EQ_INT(s.growth_tracker, 2147483647 % 2000);
+    }
+}
+
 /* ----------------------------------------------------------------- check and unscale */
 
 enum { MAX_N = 3000, GUARD = 16 };
@@ -1333,6 +1397,27 @@ TEST(bad_state, "law 16: \"Misuse is answered\": before init, and with nothing c
     CHECK_EQ_F32(g[0] + y[0] + y[1], 8.0f);
 }
 
+TEST(disabled_steps, "manual: a disabled scaler skips no step: amp_scaler_step calls, whatever found_inf says, checked or "
+                     "not, and returns what it returns") {
+    const float     inf  = f32(0x7f800000u);
+    amp_result      mine = AMP_ERROR_OVERLAP;
+    amp_scaler_desc d    = desc_of(AMP_PRESET_DEFAULT);
+    amp_scaler      s;
+    int             checked;
+    d.disabled = 1;
+    calls      = 0;
+    for (checked = 0; checked < 2; checked++) {
+        CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
+        if (checked) CHECK_EQ_INT(amp_scaler_check(&s, &inf, AMP_F32, 1), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_step(&s, count_call, NULL), AMP_OK);
+        s.found_inf = 1;
+        CHECK_EQ_INT(amp_scaler_step(&s, count_call, &mine), AMP_ERROR_OVERLAP);
+        CHECK_EQ_INT(calls, 2 * checked + 2);
+        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+        CHECK_EQ_F32(s.scale, 1.0f);
+    }
+}
+
 TEST(bad_arguments, "NULL and unknown types: distinct results, no byte changed") {
     static const int unknown[] = {3, 99, -1};
     amp_scaler       s         = scaler_of(AMP_PRESET_DEFAULT, 1024.0f, 4), before;
@@ -1413,7 +1498,7 @@ TEST(bad_descs, "law 9: \"Every fallible call returns amp_result and changes not
     static const uint64_t bad64[] = {0x7ff8000000000000u, 0x7ff0000000000001u,
                                      0x7ff0000000000000u, 0xfff0000000000000u,
                                      0xbff0000000000000u, 0x8000000000000001u};
-    static const int      unknown[] = {16, 17, 99, -1, -2147483647 - 1};
+    static const int      unknown[] = {17, 18, 99, -1, -2147483647 - 1};
     const amp_result      bad       = AMP_ERROR_INVALID_CONFIG;
     int                   p;
     size_t                i;
@@ -1597,6 +1682,8 @@ int main(int argc, char **argv) {
     RUN(floors);
     RUN(interval_lowered);
     RUN(static_never_moves);
+    RUN(no_scale);
+    RUN(counters_end);
     RUN(check_every_index);
     RUN(finite_is_not_flagged);
     RUN(empty_tensor);
@@ -1614,6 +1701,7 @@ int main(int argc, char **argv) {
     RUN(step_calls_if_finite);
     RUN(set_scale_keeps_tracker);
     RUN(disabled);
+    RUN(disabled_steps);
     RUN(bad_state);
     RUN(bad_arguments);
     RUN(bad_descs);

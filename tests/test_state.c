@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <locale.h>
+#include <math.h>
 
 /* -------------------------------------------------------------------------- a file in memory */
 
@@ -854,6 +855,43 @@ TEST(kahan, "History: a file with masters of KAHAN, 0.6.0's, is refused by name,
     seal(&s);
     two.opt.desc.problem = NULL;
     refusing_end(&s, &p);
+}
+
+TEST(no_scale_is_filed, "manual: AMP_PRESET_NONE is filed as STATIC with 1, byte for byte, so that 0.7.0 reads it; either file "
+                        "loads in either optimizer, and the run goes on") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_PRESET_NONE), fixed;
+    unsigned char      want[SNAP];
+    stream             file[2], again;
+    int                k;
+    uint32_t           i;
+    memset(file, 0, sizeof file);
+    memset(&again, 0, sizeof again);
+    desc.scaler.init_scale  = 0.0f;
+    fixed                   = desc;
+    fixed.scaler.preset     = AMP_PRESET_STATIC;
+    fixed.scaler.init_scale = 1.0f;
+    for (k = 0; k < 2; k++) {
+        rig_start(&one, k ? &fixed : &desc, 1, 0);
+        CHECK_EQ_U32(amp_optimizer_scaler(&one.opt)->preset, AMP_PRESET_STATIC);
+        CHECK_EQ_F32(amp_optimizer_loss_scale(&one.opt), 1.0f);
+        for (i = 0; i < 20; i++) rig_step(&one, i);
+        CHECK_EQ_INT(save(&one.opt, &file[k]), AMP_OK);
+        for (; i < 24; i++) rig_step(&one, i);
+        snapshot(&one, want);
+        rig_end(&one);
+    }
+    stream_equal(&file[0], &file[1]);
+    for (k = 0; k < 2; k++) {
+        rig_start(&two, k ? &desc : &fixed, 7, 1);
+        CHECK_EQ_INT(load(&two.opt, &file[k]), AMP_OK);
+        CHECK_EQ_INT(save(&two.opt, &again), AMP_OK);
+        stream_equal(&again, &file[k]);
+        for (i = 20; i < 24; i++) rig_step(&two, i);
+        same_as(&two, want);
+        rig_end(&two);
+    }
+    for (k = 0; k < 2; k++) stream_free(&file[k]);
+    stream_free(&again);
 }
 
 TEST(insane_scaler, "law 12: right sums around a scaler whose preset, rules or factors no amp.h "
@@ -2934,12 +2972,18 @@ static void env_set(const char *enable, const char *dtype, const char *scale) {
     }
 }
 
-/* A zeroed desc, bf16 with a static scale, fp16 with Megatron's, plain fp32. */
+/* A zeroed desc, bf16 with a static scale, fp16 with Megatron's, plain fp32; fp32 and bf16 without a
+   scale, fp32 and fp16 with one of 1. */
+enum { BASES = 8 };
 static amp_optimizer_desc base_desc(int which) {
     amp_optimizer_desc d;
     memset(&d, 0, sizeof d);
     d.scaler.disabled = which == 3;
-    if (which == 0 || which == 3) return d;
+    if (which == 4 || which == 5) d.scaler.preset = AMP_PRESET_NONE;
+    if (which == 5) d.dtype = AMP_BF16;
+    if (which == 6 || which == 7) d.scaler.preset = AMP_PRESET_STATIC, d.scaler.init_scale = 1.0f;
+    if (which == 7) d.dtype = AMP_F16;
+    if (which == 0 || which >= 3) return d;
     d.dtype                = which == 1 ? AMP_BF16 : AMP_F16;
     d.kind                 = AMP_KIND_ADAMW;
     d.beta1                = 0.5;
@@ -2959,8 +3003,10 @@ TEST(env_all, "manual: AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE, each unset or w
     static const float       numbers[] = {0.0f, 0.0f, 1024.0f, 1.0f, 0.5f, 1000.0f, 65536.0f};
     static const amp_dtype   types[]   = {AMP_F32, AMP_F32, AMP_F16, AMP_BF16};
     int                      c;
-    for (c = 0; c < 4 * 3 * 4 * 7; c++) {
-        const int          base = c % 4, e = c / 4 % 3, t = c / 12 % 4, s = c / 48;
+    for (c = 0; c < BASES * 3 * 4 * 7; c++) {
+        const int base = c % BASES, e = c / BASES % 3, t = c / BASES / 3 % 4, s = c / BASES / 12;
+        const int none = base == 1 || base == 4 || base == 5 || (base == 3 && e == 0);
+        const int fixed = base == 1 || base >= 4;
         amp_optimizer_desc want = base_desc(base), desc = want;
         amp_optimizer      opt;
         const char        *variable = "untouched", *value = "untouched";
@@ -2971,13 +3017,11 @@ TEST(env_all, "manual: AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE, each unset or w
         if (e == 1) want.dtype = AMP_F32; /* and nobody reads the others */
         if (e != 1 && t > 0) want.dtype = types[t];
         if (e == 2 && t == 0 && want.dtype == AMP_F32) want.dtype = AMP_F16;
-        if (e != 1 && t == 3 && s == 0 && (base == 0 || (base == 3 && e == 2))) {
-            want.scaler.preset     = AMP_PRESET_STATIC; /* bf16, and nobody chose a scaler */
-            want.scaler.init_scale = 1.0f;
-        }
-        if (e != 1 && t == 2 && s == 0 && base == 1) /* fp16 in place of bf16 with a scale of 1 */
+        if (e != 1 && t == 3 && s == 0 && (base == 0 || (base == 3 && e == 2)))
+            want.scaler.preset = AMP_PRESET_NONE; /* bf16, and nobody chose a scaler */
+        if (e != 1 && want.dtype == AMP_F16 && s == 0 && none) /* fp16 in place of what needs no scale */
             memset(&want.scaler, 0, sizeof want.scaler);
-        if (e != 1 && ((s == 1 && base == 1) || s > 1))
+        if (e != 1 && ((s == 1 && fixed) || s > 1))
             memset(&want.scaler, 0, sizeof want.scaler);
         if (e != 1 && s > 0) want.scaler.disabled = 0;
         if (e != 1 && s > 1) want.scaler.preset = AMP_PRESET_STATIC;
@@ -2986,7 +3030,9 @@ TEST(env_all, "manual: AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE, each unset or w
         CHECK(strcmp(variable, "untouched") == 0 && strcmp(value, "untouched") == 0);
         CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
         CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-        if (want.scaler.disabled) CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), 1.0f);
+        if (want.scaler.disabled || want.scaler.preset == AMP_PRESET_NONE ||
+            (s == 0 && base >= 6))
+            CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), 1.0f);
         else if (s > 1) CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), numbers[s]);
         amp_optimizer_free(&opt);
     }
@@ -2997,7 +3043,7 @@ TEST(env_off, "manual: AMP_ENABLE=0 is fp32, scaler disabled, also beside AMP_DT
               "asked for half types without a loss scale") {
     static const char *const dtypes[] = {"fp16", "bf16"};
     int                      base, t;
-    for (base = 0; base < 4; base++)
+    for (base = 0; base < BASES; base++)
         for (t = 0; t < 2; t++) {
             amp_optimizer_desc desc = base_desc(base);
             env_set("0", dtypes[t], NULL);
@@ -3005,6 +3051,112 @@ TEST(env_off, "manual: AMP_ENABLE=0 is fp32, scaler disabled, also beside AMP_DT
             CHECK_EQ_INT(desc.dtype, AMP_F32);
             CHECK(desc.scaler.disabled);
         }
+    env_set(NULL, NULL, NULL);
+}
+
+/* An optimizer of one tensor, as the environment and a desc with that storage make it. */
+static void env_optimizer(amp_optimizer *opt, amp_optimizer_desc *desc, const amp_storage *storage,
+                          float *w, float *g) {
+    amp_tensor t;
+    memset(&t, 0, sizeof t);
+    desc->kind    = AMP_KIND_ADAMW;
+    desc->storage = storage;
+    t.n = 64, t.weight = w, t.grad = g;
+    CHECK_EQ_INT(amp_desc_from_env(desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_init(opt, desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
+}
+
+TEST(env_storage, "manual: AMP_ENABLE=0 and AMP_DTYPE work over desc.storage: masters that the type cannot have are fp32, "
+                  "moments stay, and the files of the one load in the other") {
+    static const struct { const char *enable, *dtype; } ways[] = {{"0", NULL}, {NULL, "fp32"}, {NULL, "fp16"}};
+    int row, way, i;
+    for (row = 0; row < (int)STORAGES; row++)
+        for (way = 0; way < 3; way++) {
+            const amp_storage *const s    = &storages[row];
+            const int                goes = way < 2 ? s->master != AMP_FORMAT_F32 : s->master == AMP_FORMAT_SPLIT;
+            float                    w[2][64], g[64], w_loaded[64];
+            stream                   file;
+            amp_optimizer            one_of, other;
+            amp_optimizer_desc       desc = base_desc(5);
+            memset(&file, 0, sizeof file);
+            for (i = 0; i < 64; i++) w[0][i] = w[1][i] = (float)i / 32.0f - 1.0f, g[i] = 1.0f + (float)i;
+            env_set(NULL, NULL, NULL);
+            if (way == 2) desc.dtype = s->master == AMP_FORMAT_SPLIT ? AMP_BF16 : AMP_F16;
+            env_optimizer(&one_of, &desc, s, w[0], g);
+            CHECK(desc.storage == s);
+            CHECK_EQ_INT(amp_optimizer_step(&one_of, 0.125f), AMP_OK);
+            CHECK_EQ_INT(save(&one_of, &file), AMP_OK);
+            env_set(ways[way].enable, ways[way].dtype, NULL);
+            env_optimizer(&other, &desc, s, w[1], g);
+            CHECK_EQ_INT(desc.storage == s, !goes);
+            CHECK_EQ_INT(desc.storage->moments, s->moments);
+            CHECK_EQ_INT(desc.storage->master, goes ? AMP_FORMAT_F32 : s->master);
+            CHECK_EQ_INT(desc.dtype, way < 2 ? AMP_F32 : AMP_F16);
+            CHECK_EQ_INT(load(&other, &file), AMP_OK);
+            if (way < 2) { /* forward reads what it read before, or what that was rounded from */
+                amp_cast(w_loaded, AMP_F32, amp_optimizer_model(&one_of, 0), AMP_BF16, 64);
+                for (i = 0; i < 64; i++)
+                    CHECK(fabsf(w_loaded[i] - ((const float *)amp_optimizer_model(&other, 0))[i]) < 0.005f);
+            }
+            CHECK_EQ_INT(amp_optimizer_step(&other, 0.125f), AMP_OK);
+            amp_optimizer_free(&one_of);
+            amp_optimizer_free(&other);
+            stream_free(&file);
+        }
+    env_set(NULL, NULL, NULL);
+}
+
+TEST(env_keeps_storage, "manual: desc.storage stays where no type changes, and where it is no row of the list: init says so") {
+    static const amp_storage bad[] = {{AMP_FORMAT_24BIT, AMP_FORMAT_SPLIT}, {AMP_FORMAT_SPLIT, AMP_FORMAT_SR},
+                                      {AMP_FORMAT_SPLIT, (amp_format)99}, {AMP_FORMAT_SPLIT, (amp_format)-1}};
+    amp_optimizer_desc desc = base_desc(4);
+    size_t             i;
+    desc.storage = &storages[SPLIT]; /* models may be the program's own */
+    env_set("0", NULL, NULL);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK(desc.storage == &storages[SPLIT]);
+    for (i = 0; i < sizeof bad / sizeof *bad; i++) {
+        amp_optimizer opt;
+        desc         = base_desc(5);
+        desc.kind    = AMP_KIND_ADAMW;
+        desc.storage = &bad[i];
+        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK(desc.storage == &bad[i]);
+        CHECK(amp_optimizer_init(&opt, &desc) != AMP_OK);
+    }
+    env_set(NULL, NULL, NULL);
+}
+
+TEST(env_told, "law 19: desc.problem names the variable that cannot be read, what it may be, and its value; it is empty "
+               "when all can") {
+    static const struct { const char *enable, *dtype, *scale, *text; } cases[] = {
+        {"2", NULL, NULL, "AMP_ENABLE must be 0 or 1, not \"2\""},
+        {NULL, "fp8", NULL, "AMP_DTYPE must be fp32, fp16 or bf16, not \"fp8\""},
+        {"1", " int8", "much", "AMP_DTYPE must be fp32, fp16 or bf16, not \" int8\""},
+        {NULL, NULL, "-1", "AMP_LOSS_SCALE must be dynamic, or a number from 2^-126 to 2^126, not \"-1\""},
+        {"0", "fp8", "much", ""},
+        {NULL, "fp16", "1024", ""}};
+    char               why[AMP_PROBLEM_SIZE], all[400];
+    amp_optimizer_desc desc = base_desc(2);
+    size_t             i;
+    desc.problem = why;
+    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+        strcpy(why, "an older text");
+        env_set(cases[i].enable, cases[i].dtype, cases[i].scale);
+        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL),
+                     cases[i].text[0] ? AMP_ERROR_INVALID_CONFIG : AMP_OK);
+        if (strcmp(why, cases[i].text) != 0) test_fail(__FILE__, __LINE__, cases[i].text, why);
+        desc         = base_desc(2);
+        desc.problem = why;
+    }
+    memset(all, 'x', sizeof all - 1); /* longer than there is room for */
+    all[sizeof all - 1] = 0;
+    env_set(NULL, all, NULL);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strstr(why, "AMP_DTYPE must be fp32, fp16 or bf16, not \"xxx") == why);
+    CHECK_EQ_INT(strlen(why), AMP_PROBLEM_SIZE - 1);
     env_set(NULL, NULL, NULL);
 }
 
@@ -3055,6 +3207,8 @@ TEST(env_unreadable, "manual: a value that cannot be read is AMP_ERROR_INVALID_C
     static const char *const numbers[] = {"maybe", "fp16", "-1", "0", "0.0", "nan", "-nan", "inf",
                                           "-inf", "infinity", "1e99", "-1e99", "1e9999", "12abc",
                                           "1,5", "1024,", "1 024", "1.2.3", "static", "1e5000",
+                                          "1e99999999999", "1e-99999999999", "1e4294967296", /* 2^32 */
+                                          "1e4294967299", "1e-4294967299", "1e18446744073709551616",
                                           "1e-5000", "1e+", "1e", "0x1p4", "1e-50", "1e-39", "1e38", "0x", "e5", "+",
                                           "-", "."};
     size_t i;
@@ -3239,6 +3393,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(bodies);
     RUN_FRESH(foreign);
     RUN_FRESH(kahan);
+    RUN_FRESH(no_scale_is_filed);
     RUN_FRESH(insane_scaler);
     RUN_FRESH(insane_scale);
     RUN_FRESH(insane_config);
@@ -3290,6 +3445,9 @@ int main(int argc, char **argv) {
     RUN_FRESH(any_mode);
     RUN_FRESH(env_all);
     RUN_FRESH(env_off);
+    RUN_FRESH(env_storage);
+    RUN_FRESH(env_keeps_storage);
+    RUN_FRESH(env_told);
     RUN_FRESH(env_dynamic);
     RUN_FRESH(env_static_limits);
     RUN_FRESH(env_unreadable);

@@ -7,11 +7,12 @@
 #include "amp.h"
 #include "fuzz.h"
 
-enum { MAX_VALUE = 256, NUM_DESCS = 12 };
+enum { MAX_VALUE = 256, NUM_DESCS = 16 };
 
 static const char *const variables[3] = {"AMP_DTYPE", "AMP_LOSS_SCALE", "AMP_ENABLE"};
 
-static char problem[AMP_PROBLEM_SIZE];
+static char              problem[AMP_PROBLEM_SIZE];
+static const amp_storage storages[2] = {{AMP_FORMAT_SPLIT, AMP_FORMAT_BF16}, {AMP_FORMAT_SR, AMP_FORMAT_8BIT}};
 
 /* What a program may have chosen before it asks. All zero bytes first, so that memcmp compares. */
 static void desc_of(unsigned which, amp_optimizer_desc *d) {
@@ -56,15 +57,31 @@ static void desc_of(unsigned which, amp_optimizer_desc *d) {
         d->scaler.disabled = 1;
         d->dtype           = AMP_F16;
         break;
+    case 12: d->scaler.preset = AMP_PRESET_NONE; break;
+    case 13:
+        d->scaler.preset = AMP_PRESET_NONE;
+        d->dtype         = AMP_F16;
+        break;
+    case 14:
+    case 15: /* masters that other types cannot have */
+        d->scaler.preset = AMP_PRESET_NONE;
+        d->dtype         = AMP_BF16;
+        d->storage       = &storages[which - 14];
+        break;
     default: break;
     }
 }
 
 static amp_result init_of(const amp_optimizer_desc *d) {
+    float         w = 1.0f, g = 1.0f;
     amp_optimizer opt;
+    amp_tensor    t;
     amp_result    result;
     memset(&opt, 0, sizeof opt);
+    memset(&t, 0, sizeof t);
+    t.n = 1, t.weight = &w, t.grad = &g;
     result = amp_optimizer_init(&opt, d);
+    if (result == AMP_OK) result = amp_optimizer_add(&opt, &t);
     amp_optimizer_free(&opt);
     return result;
 }
@@ -72,6 +89,7 @@ static amp_result init_of(const amp_optimizer_desc *d) {
 static void check_error(const amp_optimizer_desc *before, const amp_optimizer_desc *after,
                         const char *variable, const char *value) {
     int i, named = 0;
+    PROPERTY(variable && strstr(problem, variable) == problem, "a problem names the variable");
     PROPERTY(memcmp(before, after, sizeof *before) == 0, "an error leaves desc as it was");
     for (i = 0; i < 3; i++)
         if (variable && strcmp(variable, variables[i]) == 0) named = 1;
@@ -83,13 +101,18 @@ static void check_error(const amp_optimizer_desc *before, const amp_optimizer_de
 static void check_ok(const amp_optimizer_desc *before, const amp_optimizer_desc *after) {
     amp_optimizer_desc again = *after, other = *after;
     const char        *enable = getenv("AMP_ENABLE");
-    PROPERTY(init_of(after) == AMP_OK, "amp_optimizer_init takes what came from the environment");
+    PROPERTY(!problem[0], "no error is no problem");
+    PROPERTY(init_of(after) == AMP_OK, "amp_optimizer_init, and _add, take what came from the environment");
     PROPERTY(amp_desc_from_env(&again, NULL, NULL) == AMP_OK &&
                  memcmp(&again, after, sizeof again) == 0,
              "asking twice changes nothing");
     other.dtype  = before->dtype;
     other.scaler = before->scaler;
-    PROPERTY(memcmp(&other, before, sizeof other) == 0, "nothing but dtype and scaler changes");
+    if (after->dtype != before->dtype) other.storage = before->storage;
+    PROPERTY(memcmp(&other, before, sizeof other) == 0, "nothing but dtype, scaler and its storage changes");
+    PROPERTY(!after->storage || after->storage->moments == before->storage->moments, "moments stay");
+    PROPERTY(after->dtype != AMP_F16 || before->dtype == AMP_F16 || after->scaler.preset != AMP_PRESET_NONE,
+             "fp16 that the environment brings has a scale");
     if (!getenv("AMP_DTYPE") && !getenv("AMP_LOSS_SCALE") && !enable)
         PROPERTY(memcmp(after, before, sizeof *after) == 0, "desc keeps what is not set");
     if (enable && strcmp(enable, "0") == 0)
