@@ -509,6 +509,7 @@ static uint64_t life(amp_kind kind, wrapped *w, const amp_backend *b, int *half)
         if (kind == AMP_KIND_OWN) {
             while (!amp_optimizer_begin_step(&opt)) {
                 CHECK(errors++ == 0);
+                CHECK_EQ_INT(amp_optimizer_unscale(&opt), AMP_ERROR_STEP_NOT_OPEN);
                 CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_ERROR_UNSUPPORTED);
                 *half = digest_of(&opt, 0) != before;
                 CHECK_EQ_U64(weights_digest(), masters);
@@ -537,8 +538,8 @@ static uint64_t life(amp_kind kind, wrapped *w, const amp_backend *b, int *half)
     return digest;
 }
 
-TEST(backend_fails, "contract: errors of the backend surface: begin_step's in end_step, the others "
-                    "at once; nothing leaks and the next call works") {
+TEST(backend_fails, "contract: errors of the backend surface: begin_step's in end_step, which then has no step to "
+                    "end, the others at once; nothing leaks and the next call works") {
     static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
     size_t                k;
     for (k = 0; k < 3; k++) {
