@@ -482,14 +482,15 @@ static void spread(char *to, size_t ld, const char *from, size_t rows, size_t co
     for (i = 0; i < rows; i++) memcpy(to + i * ld * size, from + i * cols * size, cols * size);
 }
 
-/* Matrices of a batch so far apart, or of one product rows; by one thread, or as a team of three shares it. */
+/* Matrices of a batch so far apart, or of one product rows; by one thread, or as a team of three shares it: columns of C,
+   or (2) rows. */
 static void one_far(int trans, amp_dtype type, amp_dtype c_type, size_t apart, int shared, char *far[3]) {
     static unsigned char near[3][FAR_COUNT * FAR_N * FAR_K * 4], far_c[sizeof near[2]];
-    const size_t         size = size_of(type), c_size = size_of(c_type), rows = (size_t)1 << 26;
+    const size_t         size = size_of(type), c_size = size_of(c_type), rows = (size_t)1 << 27;
     amp_gemm_args        g;
     size_t               ar, br, i, k;
     memset(&g, 0, sizeof g);
-    g.m = FAR_M, g.n = FAR_N, g.k = FAR_K;
+    g.m = shared > 1 ? FAR_N : FAR_M, g.n = shared > 1 ? FAR_M : FAR_N, g.k = FAR_K;
     g.trans_a = trans & 1, g.trans_b = trans >> 1;
     g.a_type = g.b_type = type, g.c_type = c_type;
     g.a = near[0], g.b = near[1], g.c = near[2];
@@ -521,14 +522,14 @@ static void one_far(int trans, amp_dtype type, amp_dtype c_type, size_t apart, i
 
 TEST(far_apart, "law 11: elements more than 2^32 behind the first, in rows or in matrices that are far apart, are those of a "
                 "product whose rows lie together") {
-    const size_t   bytes = (FAR_K * ((size_t)1 << 26)) * 4;
+    const size_t   bytes = (FAR_K * ((size_t)1 << 27)) * 4;
     char          *far[3];
     int            i, trans, shared;
     amp_dtype      type;
     for (i = 0; i < 3; i++) far[i] = (char *)huge_zeros(bytes);
     for (trans = 0; trans < 4 && far[0] && far[1] && far[2]; trans++)
         for (type = AMP_F32; type <= AMP_BF16; type = (amp_dtype)((int)type + 1)) {
-            for (shared = 0; shared < 2; shared++) {
+            for (shared = 0; shared < 3; shared++) {
                 one_far(trans, type, AMP_F32, 0, shared, far);
                 one_far(trans, type, type, ((size_t)1 << 32) + 7, shared, far);
             }
