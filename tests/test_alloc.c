@@ -2,8 +2,10 @@
    call of a backend that fails once or for ever, in each function: an error, nothing lost, nothing
    leaked; sizes that are too large; allocators and backends of the caller's own. */
 
+#define _POSIX_C_SOURCE 200809L /* getpid */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
+#include "posix.h"
 #include "prepare.h"
 #include "test.h"
 #include "heap.h"
@@ -564,6 +566,100 @@ TEST(backend_fails, "contract: errors of the backend surface: begin_step's in en
     }
 }
 
+/* Rank 0 of two; the other one has the same tables, and nothing of what is added up. */
+static amp_result alone(void *user, double *sums, size_t count, uint32_t *flags) {
+    (void)user;
+    (void)flags;
+    if (count == 2 && sums[0] == 1.0) sums[1] = 1.0; /* in prepare: it is rank 1 */
+    return AMP_OK;
+}
+
+/* What there was of a file, which is gone then. */
+static size_t taken(const char *base, const char *tail, unsigned char *bytes) {
+    char   path[200];
+    FILE  *file;
+    size_t size;
+    snprintf(path, sizeof path, "%s%s", base, tail);
+    file = fopen(path, "rb");
+    size = file ? fread(bytes, 1, 1 << 16, file) : 0;
+    if (file) fclose(file);
+    remove(path);
+    return size;
+}
+
+/* A rank's life: prepare, a step, a save; the files that it leaves. What fails says so, and is called again. */
+static size_t shard_life(wrapped *w, const amp_backend *b, const char *base, unsigned char *bytes) {
+    const amp_ranks    ranks = {0, 2, alone, NULL, 0};
+    amp_optimizer_desc desc  = heap_desc(AMP_KIND_ADAMW);
+    amp_optimizer      opt;
+    size_t             first, second;
+    int                i, step, errors = 0;
+    desc.backend           = b;
+    desc.ranks             = &ranks;
+    desc.scaler.init_scale = 4096.0f;
+    reset_tensors();
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    for (i = 0; i < FEW; i++) {
+        const amp_tensor t = tensor_at((size_t)i);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    }
+#define TRY(call)                                               \
+    do {                                                        \
+        const amp_result result = (call);                       \
+        if (result == AMP_OK) break;                            \
+        CHECK_EQ_INT(result, AMP_ERROR_UNSUPPORTED);            \
+        CHECK(errors++ == 0 && w->failed && opt.desc.problem == NULL); \
+        CHECK_EQ_INT((call), AMP_OK);                           \
+    } while (0)
+    TRY(amp_optimizer_prepare(&opt));
+    while (!(amp_optimizer_loss_scale(&opt) > 0.0f)) CHECK(errors++ == 0); /* 0: an error */
+    for (step = 0; step < 2; step++) {
+        for (i = 0; i < FEW; i++)
+            CHECK_EQ_INT(amp_optimizer_accumulate(&opt, i, grads + i * LENGTH, 0, 1, AMP_F32), AMP_OK);
+        if (amp_optimizer_step(&opt, 0.1f) != AMP_OK) { /* of which it is not known what was done */
+            CHECK(errors++ == 0);
+            amp_optimizer_free(&opt);
+            return 0;
+        }
+    }
+    TRY(amp_optimizer_save_file(&opt, base));
+#undef TRY
+    CHECK_EQ_INT(errors, w->failed != NULL); /* none is kept secret */
+    amp_optimizer_free(&opt);
+    CHECK_EQ_U64(taken(base, "", bytes), 72);
+    first  = taken(base, ".2.0-of-2", bytes);
+    second = taken(base, ".2-1.0-of-2", first ? bytes + first : bytes); /* the first was named, and that not heard */
+    CHECK(!first || !second);
+    return first + second;
+}
+
+TEST(ranks_fail, "law 18: a copy that fails where ranks meet, in prepare, step or save, is told by that call; called again it "
+                 "leaves the files of a run in which nothing failed") {
+    static unsigned char bytes[2][1 << 17];
+    char                 base[160];
+    const char          *dir = getenv("TMPDIR");
+    size_t               wanted = 0;
+    int                  fail, total = 1;
+    snprintf(base, sizeof base, "%.100s/alloc_%ld", dir && dir[0] ? dir : ".", (long)getpid());
+    for (fail = 0; fail <= total; fail++) {
+        wrapped     w;
+        amp_backend b = wrap(&w);
+        size_t      size;
+        w.fail_at = fail;
+        size      = shard_life(&w, &b, base, bytes[fail > 0]);
+        if (fail == 0) {
+            wanted = size;
+            total  = w.calls;
+            CHECK(total > 40 && wanted > 300);
+        } else if (size) {
+            CHECK_EQ_U64(size, wanted);
+            CHECK_MEM(bytes[0], bytes[1], wanted);
+        } else {
+            CHECK(w.failed[0] == 'c' || w.failed[0] == 'u'); /* check or update, or a copy */
+        }
+    }
+}
+
 TEST(backend_memory, "manual: alloc_fn returns zeroed memory; where memory comes from does not "
                      "change a bit of the results") {
     static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
@@ -653,6 +749,7 @@ int main(int argc, char **argv) {
     RUN(too_large);
     RUN(too_large_edge);
     RUN(backend_fails);
+    RUN(ranks_fail);
     RUN(backend_memory);
     RUN(backend_without_memory);
     RUN(bytes_a_parameter);
