@@ -902,12 +902,36 @@ static struct {
     const char *path, *instead;
 } planted;
 
+/* A file of which nothing can be read, and whose close leaves an errno of its own. */
+#if defined(__linux__)
+static ssize_t unread(void *cookie, char *to, size_t n) {
+    (void)cookie, (void)to, (void)n;
+    errno = EIO;
+    return -1;
+}
+static int loud_close(void *cookie) {
+    (void)cookie;
+    errno = EAGAIN;
+    return 0;
+}
+static FILE *unreadable(void) {
+    cookie_io_functions_t functions = {unread, NULL, NULL, loud_close};
+    return fopencookie(NULL, "rb", functions);
+}
+#else
+static FILE *unreadable(void) {
+    errno = EIO;
+    return NULL;
+}
+#endif
+
 FILE *fopen(const char *path, const char *mode) {
     const int writes = mode[0] == 'w' ? O_WRONLY | O_CREAT | O_TRUNC : strchr(mode, '+') ? O_RDWR : O_RDONLY;
     int       file;
     if (planted.rank && planted.rank == this_rank + 1 && writes == O_RDONLY && strcmp(path, planted.path) == 0) {
         errno = planted.error;
         if (planted.error) return NULL;
+        if (!planted.instead) return unreadable();
         path = planted.instead;
     }
     file = open(path, writes, 0666);
@@ -1517,12 +1541,13 @@ TEST(agreed, "law 18: a set that is saved twice in one step stays whole where on
         }
         before       = file_bytes(path_of("u"), &n); /* and rank 0 fails, before anything is written */
         planted.rank = 1;
-        for (opens = 0; opens < 2; opens++) { /* not at all; then what no byte can be read of */
+        for (opens = 0; opens < 3; opens++) { /* not at all; then what no byte can be read of */
             planted.error   = opens ? 0 : errors[k];
-            planted.instead = folder;
+            planted.instead = opens < 2 ? folder : NULL;
             together(2, only_save);
             CHECK_EQ_INT(members[0].result, AMP_ERROR_READ);
             CHECK(strstr(members[0].problem, "cannot be read") != NULL);
+            CHECK_EQ_INT(members[0].error, opens == 0 ? errors[k] : opens == 1 ? EISDIR : EIO);
             CHECK_EQ_INT(members[1].result, AMP_ERROR_WRITE);
             CHECK(strstr(members[1].problem, "another rank") != NULL);
             CHECK(!file_exists(path_of("u.4.0-of-2")) && !file_exists(path_of("u.4-2.1-of-2")));
