@@ -42,6 +42,10 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK(strstr(problem, "amp_ranks.rank is 1") != NULL);
     CHECK_EQ_INT(init_shard(&desc, -1, 2), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(init_shard(&desc, 0, -2), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(init_shard(&desc, 65535, 65536), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strstr(problem, "sum_fn") != NULL); /* as many as there may be */
+    CHECK_EQ_INT(init_shard(&desc, 65536, 65536), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strstr(problem, "amp_ranks.rank is 65536") != NULL);
     CHECK_EQ_INT(init_shard(&desc, 0, 65537), AMP_ERROR_INVALID_CONFIG);
     CHECK(strstr(problem, "amp_ranks.count is 65537") != NULL);
     CHECK_EQ_INT(init_shard(&desc, 0, 2), AMP_ERROR_INVALID_CONFIG);
@@ -66,6 +70,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, NULL, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, (amp_dtype)9), AMP_ERROR_INVALID_ENUM);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 65537, AMP_F32), AMP_ERROR_TOO_LARGE);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 65536, AMP_F32), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x, 0, 1, AMP_F32), AMP_ERROR_UNSUPPORTED);
     CHECK(strstr(problem, "frozen") != NULL);
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, x, NULL), AMP_ERROR_UNSUPPORTED);
@@ -1819,26 +1824,27 @@ TEST(two_runs, "law 12: parts of two runs in the same step are no set, also wher
     end_files();
 }
 
-TEST(hostile, "law 18: a file that names a set of two thousand million ranks, or steps beyond 2^53, is refused "
+TEST(hostile, "law 18: a file that names a set of more than 65536 ranks, or steps beyond 2^53, is refused "
               "at once, and written over") {
-    static const unsigned char many[8] = {0xff, 0xff, 0xff, 0x7f}, most[8] = {0, 0, 1}, late[8] = {0, 0, 0, 0, 0, 0, 32};
+    static const unsigned char ranks[3][8] = {{0xff, 0xff, 0xff, 0x7f}, {1, 0, 1}, {0, 0, 1}};
+    static const unsigned char late[8]     = {0, 0, 0, 0, 0, 0, 32};
     unsigned char *bytes;
     size_t         n, i;
     begin_files();
     use("h");
     together(2, run_and_save);
     all_are(2, AMP_OK);
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < 5; i++) {
         bytes = file_bytes(path_of("h"), &n);
         CHECK_EQ_U64(n, 72);
-        memcpy(bytes + (i < 2 ? 48 : i == 2 ? 32 : 40), i == 0 ? many : i == 1 ? most : late, 8);
+        memcpy(bytes + (i < 3 ? 48 : i == 3 ? 32 : 40), i < 3 ? ranks[i] : late, 8);
         seal(bytes, 32, 64);
         overwrite(path_of("h"), 0, bytes, 72);
         free(bytes);
         all_free();
         together(1, only_load);
-        all_are(1, i == 1 ? AMP_ERROR_NOT_FOUND : AMP_ERROR_CORRUPT);
-        CHECK(i != 1 || strcmp(members[0].problem, "file h.4.0-of-65536: there is no such file") == 0);
+        all_are(1, i == 2 ? AMP_ERROR_NOT_FOUND : AMP_ERROR_CORRUPT);
+        CHECK(i != 2 || strcmp(members[0].problem, "file h.4.0-of-65536: there is no such file") == 0);
         all_free();
         together(2, shard_run);
         together(2, only_save);
