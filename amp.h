@@ -9415,7 +9415,7 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
     for (i = 0; i < session->num_entries; i++) {
         const ampi_cached *e = &session->entries[i];
         amp_result         result;
-        if (!e->of.x || e->of.version != version || e->of.capture || session->captured) continue;
+        if (!e->of.x || e->of.version != version || session->captured) continue;
         result = ampi_cache_compare(session, e);
         if (result == AMP_ERROR_STALE && weight) *weight = e->base;
         if (result != AMP_OK) return result;

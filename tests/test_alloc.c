@@ -680,6 +680,66 @@ TEST(backend_memory, "manual: alloc_fn returns zeroed memory; where memory comes
     }
 }
 
+static void      *aligned_block;
+static amp_result aligned_alloc_fn(const amp_backend *self, size_t num_bytes, void **memory) {
+    (void)self;
+    aligned_block = calloc(1, num_bytes + 4096);
+    *memory       = aligned_block ? (char *)aligned_block + (4096 - (uintptr_t)aligned_block % 4096) : NULL;
+    return aligned_block ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
+}
+static void aligned_free_fn(const amp_backend *self, void *memory) {
+    (void)self;
+    if (memory) free(aligned_block);
+}
+
+TEST(models_aligned, "cuBLAS chooses by alignments up to 256 bytes: in memory that has them, a model copy begins at a multiple "
+                     "of 256, whatever there is beside it; parts of a flat array follow one another") {
+    static const size_t sizes[] = {1, 3, 7, 64, 9, 5, 2, 8};
+    int                 sharded, storage, i;
+    for (sharded = 0; sharded < 2; sharded++)
+        for (storage = 0; storage < 2; storage++) {
+            static const amp_storage split = {AMP_FORMAT_SPLIT, AMP_FORMAT_F32};
+            const amp_ranks          ranks = {0, 2, alone, NULL, 0};
+            wrapped                  w;
+            amp_backend              b    = wrap(&w);
+            amp_optimizer_desc       desc = heap_desc(AMP_KIND_ADAMW);
+            amp_optimizer            opt;
+            amp_tensor               whole = tensor_at(50), parts[3];
+            w.functions.alloc_fn = aligned_alloc_fn;
+            w.functions.free_fn  = aligned_free_fn;
+            desc.backend         = &b;
+            desc.dtype           = AMP_BF16;
+            desc.ranks           = sharded ? &ranks : NULL;
+            desc.storage         = storage ? &split : NULL;
+            reset_tensors();
+            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+            for (i = 0; i < 8; i++) {
+                amp_tensor t = tensor_at((size_t)i * 8); /* of up to 64 elements */
+                t.n          = sizes[i];
+                t.keep_fp32  = i == 2 || i == 5;
+                CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+            }
+            for (i = 0; i < 3; i++) {
+                parts[i]        = tensor_at(80 + (size_t)i);
+                parts[i].n      = 3;
+                parts[i].weight = NULL;
+                parts[i].grad   = NULL;
+            }
+            whole.n = 9;
+            parts[2].keep_fp32 = sharded; /* it leaves a hole, and has a copy of its own */
+            CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, 3), AMP_OK);
+            CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+            for (i = 0; i < 11; i++) {
+                const char *model = (const char *)amp_optimizer_model(&opt, i);
+                if (!sharded && (i == 2 || i == 5)) continue; /* the caller's weight */
+                if (i < 9 || (sharded && i == 10)) CHECK_EQ_INT((int)((uintptr_t)model % 256), 0);
+                else CHECK(model == (const char *)amp_optimizer_model(&opt, i - 1) + 6);
+            }
+            amp_optimizer_free(&opt);
+            all_freed();
+        }
+}
+
 TEST(backend_without_memory, "manual: alloc_fn and free_fn may both be NULL: then memory comes "
                              "from desc.allocator; a backend that nobody made is an error") {
     wrapped            w;
@@ -751,6 +811,7 @@ int main(int argc, char **argv) {
     RUN(backend_fails);
     RUN(ranks_fail);
     RUN(backend_memory);
+    RUN(models_aligned);
     RUN(backend_without_memory);
     RUN(bytes_a_parameter);
     return test_end();
