@@ -6743,7 +6743,7 @@ static amp_result ampi_follow(ampi_target *to) {
     int         hops;
     to->mode = stat(to->base, &s) == 0 ? (int)(s.st_mode & 07777) : -1;
     if (to->mode >= 0 && !S_ISREG(s.st_mode)) return AMP_ERROR_UNSUPPORTED; /* as /dev/stdout */
-    for (hops = 0; hops < 40; hops++) {
+    for (hops = 0; hops <= 40; hops++) { /* Linux follows 40 */
         const ssize_t length = readlink(to->base, link, sizeof link);
         const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(to->base) : 0;
         if (length <= 0) return AMP_OK;
@@ -9694,7 +9694,7 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
     for (i = 0; i < session->num_entries; i++) {
         const ampi_cached *e = &session->entries[i];
         amp_result         result;
-        if (!e->of.x || e->of.version != version || e->of.capture || session->captured) continue;
+        if (!e->of.x || e->of.version != version || session->captured) continue;
         result = ampi_cache_compare(session, e);
         if (result == AMP_ERROR_STALE && weight) *weight = e->base;
         if (result != AMP_OK) return result;

@@ -939,6 +939,36 @@ TEST(after_capture, "after a capture too, one weight in two shapes has two copie
     end();
 }
 
+TEST(checked_behind_capture, "after a capture no copy is believed in a later product, so none is stale: replays may change "
+                             "weights; before it, one is") {
+    float       w[2][64];
+    int         i;
+    amp_backend backend = backend_of();
+    functions.capture_fn = capture_number;
+    capture_now          = 0;
+    begin_on(&backend, 4096);
+    for (i = 0; i < 2; i++) {
+        randomize(w[i], 64);
+        OK(amp_session_add(&session, w[i], 64));
+    }
+    GET(w[0], 8, 8, 8, AMP_F16);
+    w[0][9] += 1.0f;
+    CHECK_EQ_INT(amp_session_check(&session, NULL), AMP_ERROR_STALE);
+    capture_now = 7; /* of w[1] the copy is a capture's */
+    GET(w[1], 8, 8, 8, AMP_F16);
+    w[1][9] += 1.0f;
+    OK(amp_session_check(&session, NULL));
+    capture_now = 0;
+    OK(amp_session_check(&session, NULL));
+    white_cache_reset(&session);
+    for (i = 0; i < 2; i++) { /* and a product has today's numbers */
+        GET(w[i], 8, 8, 8, AMP_F16);
+        w[i][10] += 1.0f;
+        OK(amp_session_check(&session, NULL));
+    }
+    end();
+}
+
 /* ----------------------------------------------------------------- random sequences and a model */
 
 enum { ARRAYS = 6, ELEMENTS = 200, SHAPES = 5 };
@@ -2185,6 +2215,7 @@ int main(int argc, char **argv) {
     RUN(own_backend);
     RUN(captures);
     RUN(after_capture);
+    RUN(checked_behind_capture);
     RUN(random_sequences);
     RUN(gemm_bits);
     RUN(gemm_alpha_zero);

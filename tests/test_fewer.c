@@ -1158,6 +1158,59 @@ TEST(refresh, "manual: refresh takes weights that rebind has brought as prepare 
     }
 }
 
+static run refreshed;
+static void refresh_it(void) { (void)amp_optimizer_refresh(&refreshed.opt); }
+
+TEST(refresh_anywhere, "laws 2 and 13: a refresh of masters beside models has the same bits whatever the caller rounds to or "
+                       "flushes, and traps nothing: subnormals, signaling NaN, what has no 16 bits") {
+    size_t form, i, k;
+    int    mode;
+    if (!FP_CONTROL) SKIP(FP_WHY);
+    for (form = APART; form < FORMS; form += test_state.quick == 2 ? 5 : 1) {
+        const amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
+        float                   *brought[TENSORS];
+        run                      plain;
+        blob                     x, y;
+        begin(&plain, d, NULL);
+        for (i = 0; i < TENSORS; i++) {
+            brought[i] = (float *)some(sizes[i] * 4);
+            for (k = 0; k < sizes[i]; k++) { /* of all exponents, and many that are subnormal in fp16 or fp32 */
+                const uint32_t u = random_bits(), small = k % 4 == 1 ? 0x38ffffffu : k % 4 == 2 ? 0x00ffffffu : ~0u;
+                const uint32_t v = k % 64 == 3 ? (u & 0x80000000u) | 0x7f812345u : (u & 0x80000000u) | (u & small);
+                memcpy(&brought[i][k], &v, 4);
+            }
+        }
+        OK(amp_optimizer_rebind_all(&plain.opt, brought, NULL));
+        OK(amp_optimizer_refresh(&plain.opt));
+        x = saved(&plain);
+        for (mode = 0; mode < 17; mode += test_state.quick && mode < 15 ? 5 : 1) { /* 16: traps */
+            const uint32_t before = fp_get(), set = FP_IEEE | ((uint32_t)mode & 3u) * FP_ROUNDING |
+                                                    (mode & 4 ? FP_FTZ : 0u) | (mode & 8 ? FP_DAZ : 0u);
+            uint32_t       after  = set;
+            begin(&refreshed, d, NULL);
+            OK(amp_optimizer_rebind_all(&refreshed.opt, brought, NULL));
+            if (mode == 16) {
+                if (FP_TRAPPING) CHECK(fp_runs_without_trap(refresh_it));
+                else refresh_it();
+            } else {
+                fp_set(set);
+                refresh_it();
+                after = fp_get();
+                fp_set(before);
+            }
+            CHECK_EQ_U32(after, set); /* no flag is raised */
+            CHECK(same_models(&plain, &refreshed));
+            y = saved(&refreshed);
+            CHECK(same(&x, &y));
+            free(y.bytes);
+            end(&refreshed);
+        }
+        for (i = 0; i < TENSORS; i++) free(brought[i]);
+        free(x.bytes);
+        end(&plain);
+    }
+}
+
 /* lion-pytorch's rule, in floats of one rounding each. */
 static float rounded(double x) { /* of two floats a sum or product, which double has or rounds innocuously */
     volatile float y = (float)x;
@@ -1379,6 +1432,7 @@ int main(int argc, char **argv) {
     RUN(shards);
     RUN(spent_weights);
     RUN(refresh);
+    RUN(refresh_anywhere);
     RUN(lion_steps);
     RUN(twice_rounded);
     RUN(storage_by_tensor);

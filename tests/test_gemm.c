@@ -6,6 +6,7 @@
 #define AMP_KERNELS /* the core: its conversions and operations, for the models */
 #include "amp.h"
 #include "gemm_ex.h"
+#include "huge.h"
 #include "test.h"
 #include "values.h"
 #include "fp.h"
@@ -437,6 +438,109 @@ TEST(bad_arguments, "law 9: bad arguments give distinct results, and C stays as 
     CHECK_MEM(c, kept, sizeof c);
 #undef BAD
 }
+
+/* A product of no columns, or of no rows, in which one thing has a rows that lie b apart, or a matrices that do. */
+static amp_result sides(int what, size_t a, size_t b) {
+    amp_gemm_args g;
+    float         x[1] = {0};
+    memset(&g, 0, sizeof g);
+    g.a = g.b = x, g.c = x;
+    g.k = g.count = 1;
+    if (what == 0) g.m = a, g.lda = b;
+    if (what == 1) g.k = a, g.lda = b, g.trans_a = 1;
+    if (what == 2) g.k = a, g.ldb = b, g.lda = 0;
+    if (what == 3) g.n = a, g.ldb = b, g.trans_b = 1;
+    if (what == 4) g.m = a, g.ldc = b;
+    if (what == 5) g.count = a, g.stride_a = b;
+    if (what == 6) g.count = a, g.stride_b = b;
+    if (what == 7) g.count = a, g.stride_c = b;
+    return amp_gemm_ex(NULL, &g);
+}
+
+TEST(large_sides, "law 11: matrices of up to SIZE_MAX / 8 elements are ordinary, larger ones are AMP_ERROR_TOO_LARGE, also "
+                  "where each side has 32 bits") {
+    const int half = (int)sizeof(size_t) * 4; /* bits of one */
+    int       what, i, k;
+    for (what = 0; what < 8; what++)
+        for (i = half - 3; i <= half + 3; i++)
+            for (k = half - 6; k <= half + 3; k++) {
+                const size_t     a = (size_t)1 << i, b = (size_t)1 << k;
+                const amp_result wanted = i + k >= 2 * half - 3 ? AMP_ERROR_TOO_LARGE : AMP_OK;
+                CHECK_EQ_INT(sides(what, a, b), wanted);
+                if (i + k == 2 * half - 3) CHECK_EQ_INT(sides(what, a, b - 1), AMP_OK);
+                if (i + k == 2 * half - 3) CHECK_EQ_INT(sides(what, a - 1, b), AMP_OK);
+                if (i + k == 2 * half - 4) CHECK_EQ_INT(sides(what, 2 * a - 1, 2 * b - 1), AMP_ERROR_TOO_LARGE);
+            }
+}
+
+#if HAVE_HUGE
+enum { FAR_M = 66, FAR_N = 70, FAR_K = 72, FAR_COUNT = 2 };
+
+/* Rows of a matrix that are far apart, in place of n elements that lie together. */
+static void spread(char *to, size_t ld, const char *from, size_t rows, size_t cols, size_t size) {
+    size_t i;
+    for (i = 0; i < rows; i++) memcpy(to + i * ld * size, from + i * cols * size, cols * size);
+}
+
+/* Matrices of a batch so far apart, or of one product rows; by one thread, or as a team of three shares it: columns of C,
+   or (2) rows. */
+static void one_far(int trans, amp_dtype type, amp_dtype c_type, size_t apart, int shared, char *far[3]) {
+    static unsigned char near[3][FAR_COUNT * FAR_N * FAR_K * 4], far_c[sizeof near[2]];
+    const size_t         size = size_of(type), c_size = size_of(c_type), rows = (size_t)1 << 27;
+    amp_gemm_args        g;
+    size_t               ar, br, i, k;
+    memset(&g, 0, sizeof g);
+    g.m = shared > 1 ? FAR_N : FAR_M, g.n = shared > 1 ? FAR_M : FAR_N, g.k = FAR_K;
+    g.trans_a = trans & 1, g.trans_b = trans >> 1;
+    g.a_type = g.b_type = type, g.c_type = c_type;
+    g.a = near[0], g.b = near[1], g.c = near[2];
+    g.alpha = 1.0f;
+    g.beta  = shared ? 0.0f : 1.0f;
+    g.count = apart ? FAR_COUNT : 1;
+    ar = g.trans_a ? g.k : g.m, br = g.trans_b ? g.n : g.k;
+    g.stride_a = g.m * g.k, g.stride_b = g.n * g.k, g.stride_c = g.m * g.n;
+    for (k = 0; k < FAR_COUNT * FAR_N * FAR_K; k++)
+        for (i = 0; i < 3; i++) store(near[i], i < 2 ? type : c_type, k, random_value());
+    g.lda = g.m * g.k / ar, g.ldb = g.n * g.k / br, g.ldc = g.n;
+    for (i = 0; i < g.count; i++) {
+        spread(far[0] + i * apart * size, apart ? g.lda : rows, (char *)near[0] + i * g.stride_a * size, ar, g.lda, size);
+        spread(far[1] + i * apart * size, apart ? g.ldb : rows, (char *)near[1] + i * g.stride_b * size, br, g.ldb, size);
+        spread(far[2] + i * apart * c_size, apart ? g.ldc : rows, (char *)near[2] + i * g.stride_c * c_size, g.m, g.n,
+               c_size);
+    }
+    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    g.a = far[0], g.b = far[1], g.c = far[2];
+    if (apart) g.stride_a = g.stride_b = g.stride_c = apart;
+    else g.lda = g.ldb = g.ldc = rows;
+    if (shared) CHECK(white_gemm_shares(&g, 3));
+    else CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    for (i = 0; i < g.count; i++)
+        for (k = 0; k < g.m; k++)
+            memcpy(far_c + (i * g.m + k) * g.n * c_size, far[2] + (i * apart + k * g.ldc) * c_size, g.n * c_size);
+    CHECK_MEM(far_c, near[2], g.count * g.m * g.n * c_size);
+}
+
+TEST(far_apart, "law 11: elements more than 2^32 behind the first, in rows or in matrices that are far apart, are those of a "
+                "product whose rows lie together") {
+    const size_t   bytes = (FAR_K * ((size_t)1 << 27)) * 4;
+    char          *far[3];
+    int            i, trans, shared;
+    amp_dtype      type;
+    for (i = 0; i < 3; i++) far[i] = (char *)huge_zeros(bytes);
+    for (trans = 0; trans < 4 && far[0] && far[1] && far[2]; trans++)
+        for (type = AMP_F32; type <= AMP_BF16; type = (amp_dtype)((int)type + 1)) {
+            for (shared = 0; shared < 3; shared++) {
+                one_far(trans, type, AMP_F32, 0, shared, far);
+                one_far(trans, type, type, ((size_t)1 << 32) + 7, shared, far);
+            }
+        }
+    trans = far[0] && far[1] && far[2];
+    for (i = 0; i < 3; i++) huge_free(far[i], bytes);
+    if (!trans) SKIP(HUGE_WHY);
+}
+#else
+TEST(far_apart, "law 11: elements more than 2^32 behind the first") { SKIP(HUGE_WHY); }
+#endif
 
 static int        fake_calls;
 static amp_result fake_gemm(const amp_backend *self, const amp_gemm_args *args) {
@@ -1157,6 +1261,8 @@ int main(int argc, char **argv) {
     RUN(nan_factors);
     RUN(overflow);
     RUN(bad_arguments);
+    RUN(large_sides);
+    RUN(far_apart);
     RUN(other_backend);
     RUN(exact);
     RUN(bits_c);

@@ -5,6 +5,7 @@
 #include "amp.h"
 
 #include "fp.h"
+#include "huge.h"
 #include "random.h"
 #include "test.h"
 #include "white.h"
@@ -589,6 +590,35 @@ TEST(more_than_2_31, "law 11: \"more than 2^31 elements are ordinary\": the last
     free(x);
 }
 
+#if HAVE_HUGE
+/* Of the tail, bf16 numbers that are floats and halfs, too: 0, 1, 2, 3. */
+static float small(size_t i) { return (float)(int)(i % 4); }
+
+TEST(cast_beyond_2_32, "law 11: the last of more than 2^32 elements are cast, in slices, in place, and between halfs") {
+    const size_t first = (size_t)1 << 32, few = 20005, n = first + few;
+    uint16_t    *src, *half;
+    char        *dst;
+    size_t       i;
+    if (test_state.quick) SKIP("takes seconds, under sanitizers a minute: not in quick runs");
+    src = (uint16_t *)huge_zeros(2 * n);
+    dst = (char *)huge_repeated(4 * first, 4 * few);
+    if (!src || !dst) SKIP(HUGE_WHY);
+    huge_read(src, 2 * n);
+    for (i = 0; i < few; i++) src[first + i] = amp_f32_to_bf16(small(i)).bits;
+    CHECK_EQ_INT(amp_cast(dst, AMP_F32, src, AMP_BF16, n), AMP_OK);
+    for (i = 0; i < few; i++) CHECK_EQ_F32(((float *)(void *)dst)[first + i], small(i));
+    CHECK_EQ_INT(amp_cast(dst, AMP_BF16, dst, AMP_F32, n), AMP_OK);
+    CHECK_MEM(dst + 2 * first, src + first, 2 * few);
+    half = (uint16_t *)(void *)(dst + 2 * first); /* its tail is that of dst: threads write the rest over and over */
+    CHECK_EQ_INT(amp_cast(half, AMP_F16, src, AMP_BF16, n), AMP_OK);
+    for (i = 0; i < few; i++) CHECK_EQ_U32(half[first + i], amp_f32_to_f16(small(i)).bits);
+    huge_free(src, 2 * n);
+    huge_free(dst, 4 * n);
+}
+#else
+TEST(cast_beyond_2_32, "law 11: the last of more than 2^32 elements are cast") { SKIP(HUGE_WHY); }
+#endif
+
 /* ----------------------------------------------------------------- floating-point environment */
 
 static uint32_t wrong; /* counted while the environment is set, looked at when it is not */
@@ -735,6 +765,7 @@ int main(int argc, char **argv) {
     RUN(finite_is_no_sum);
     RUN(all_finite_refuses);
     RUN(more_than_2_31);
+    RUN(cast_beyond_2_32);
     RUN(any_rounding_mode);
     RUN(any_flush_mode);
     RUN(no_traps);

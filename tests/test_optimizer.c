@@ -3,9 +3,10 @@
    what is refused. References stand here a second time: in floats, one rounding per operation (every
    bit must agree), and in doubles (torch's formulas). */
 
-#define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
+#define _GNU_SOURCE /* sigsetjmp in fp.h, memfd_create in huge.h */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
+#include "huge.h"
 #include "posix.h"
 #include "prepare.h"
 #include "test.h"
@@ -1356,6 +1357,54 @@ TEST(any_found_inf, "law 4: any non-zero found_inf skips (never == 1), such as a
         rig_end(&r);
     }
 }
+
+#if HAVE_HUGE
+TEST(more_than_2_32, "law 11: of a tensor of more than 2^32 elements the last ones are checked, counted and stepped on") {
+    const size_t       first = (size_t)1 << 32, few = 2 * 16384 + 5, n = first + few;
+    uint16_t          *grad;
+    float             *weight;
+    amp_optimizer_desc desc;
+    amp_optimizer      opt;
+    amp_tensor         t;
+    amp_stats          stats;
+    amp_status         status;
+    size_t             i;
+    if (test_state.quick) SKIP("takes seconds, under sanitizers a minute: not in quick runs");
+    grad   = (uint16_t *)huge_zeros(2 * n);
+    weight = (float *)huge_repeated(4 * first, 4 * few); /* in front of few zeros, which stay */
+    if (!grad || !weight) SKIP(HUGE_WHY);
+    huge_read(grad, 2 * n);
+    memset(&desc, 0, sizeof desc);
+    memset(&t, 0, sizeof t);
+    desc.kind              = AMP_KIND_SGD;
+    desc.scaler.init_scale = 4.0f;
+    t.n = n, t.weight = weight, t.grad = grad, t.grad_type = AMP_BF16;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+    for (i = 0; i < few; i++) grad[first + i] = (uint16_t)(i % 3 ? 0x4080 : 0); /* 4 */
+    for (i = 0; i < 3; i++) { /* an infinity and a NaN; one NaN; none */
+        grad[n - 2] = (uint16_t)(i == 0 ? 0xff80 : 0x4080);
+        grad[n - 1] = (uint16_t)(i < 2 ? 0x7fc0 : 0x4080);
+        CHECK_EQ_INT(amp_optimizer_step(&opt, 0.5f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_stats(&opt, 0, &stats), AMP_OK);
+        CHECK_EQ_U64(stats.nonfinite, 2 - i);
+        CHECK_EQ_U64(stats.nan, i < 2);
+        CHECK_EQ_U64(stats.first_nonfinite, n - 2 + i);
+        CHECK_EQ_U64(stats.zeros, first + (few + 2) / 3 - (few % 3 == 1) - (few % 3 == 2));
+        CHECK_EQ_F32(stats.max_finite, 4.0f);
+    }
+    CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+    CHECK_EQ_U64(status.skipped, 2);
+    for (i = 0; i < few; i++) CHECK_EQ_F32(weight[first + i], i % 3 || i + 2 >= few ? -2.0f : 0.0f); /* scale 1 */
+    for (i = 0; i < HUGE_PERIOD / 4; i++) CHECK_EQ_F32(weight[i], 0.0f);
+    amp_optimizer_free(&opt);
+    huge_free(grad, 2 * n);
+    huge_free(weight, 4 * n);
+}
+#else
+TEST(more_than_2_32, "law 11: of a tensor of more than 2^32 elements the last ones") { SKIP(HUGE_WHY); }
+#endif
 
 TEST(stats_exact, "manual: statistics of a gradient: nonfinite, nan, first_nonfinite, zeros, "
                   "max_finite") {
@@ -3708,6 +3757,7 @@ int main(int argc, char **argv) {
     RUN(skip_every_tensor);
     RUN(skip_never_happened);
     RUN(any_found_inf);
+    RUN(more_than_2_32);
     RUN(stats_exact);
     RUN(product_checked);
     RUN(traps);

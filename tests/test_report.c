@@ -747,6 +747,128 @@ TEST(saved, "a run that is saved and loaded has the history of one that was not;
     end(&c);
 }
 
+/* A processor whose next check, or update, tells of an error when it has done its work, or nothing of it; or the
+   copy after so many more does. */
+static struct { int check, update, copy; ampi_functions functions; amp_backend cpu, backend; } broken;
+
+static amp_result broken_check(const amp_backend *self, const amp_plan *plan) {
+    OK(broken.cpu.functions->check_fn(self, plan));
+    return broken.check-- == 1 ? AMP_ERROR_CUDA : AMP_OK;
+}
+static amp_result broken_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
+    const int how = broken.update;
+    broken.update = 0;
+    if (how < 2) OK(broken.cpu.functions->update_fn(self, plan, job));
+    return how ? AMP_ERROR_CUDA : AMP_OK;
+}
+static amp_result broken_copy(const amp_backend *self, void *dst, const void *src, size_t num_bytes,
+                              ampi_copy direction) {
+    if (broken.copy && --broken.copy == 0) return AMP_ERROR_CUDA;
+    return broken.cpu.functions->copy_fn(self, dst, src, num_bytes, direction);
+}
+static void break_backend(rig *r) {
+    memset(&broken, 0, sizeof broken);
+    OK(amp_cpu_backend(&broken.cpu));
+    broken.functions           = *broken.cpu.functions;
+    broken.functions.check_fn  = broken_check;
+    broken.functions.update_fn = broken_update;
+    broken.functions.copy_fn   = broken_copy;
+    broken.backend             = broken.cpu;
+    broken.backend.functions   = &broken.functions;
+    r->desc.backend            = &broken.backend;
+}
+
+/* Two runs are told the same of their last step and of all tensors. */
+static void same_reports(rig *a, rig *b) {
+    const amp_report first = report_of(a), second = report_of(b);
+    int              i;
+    CHECK_MEM(&first, &second, sizeof first);
+    for (i = 0; i < a->count; i++) {
+        const amp_tensor_report t = tensor_of(a, i), u = tensor_of(b, i);
+        CHECK_MEM(&t, &u, sizeof t);
+    }
+}
+
+TEST(loaded_after_a_failure, "what steps that failed have counted is gone after a load, and the first step behind it is "
+                             "counted as in a run that never failed") {
+    int before, how, i, bin;
+    for (before = 0; before < 2; before++)
+        for (how = 0; how < 3; how++) {
+            rig      other, a, b;
+            tape     t = {NULL, 0, 0, 0, 0};
+            uint64_t dice;
+            three(&other);
+            other.watch.every = 1;
+            prepare(&other);
+            some_run(&other, 5);
+            save(&other, &t);
+            end(&other);
+            three(&a);
+            a.watch.every = 1;
+            prepare(&a);
+            three(&b);
+            b.watch = a.watch;
+            break_backend(&b);
+            prepare(&b);
+            some_run(&b, 2 + before);
+            for (i = 0; i < b.count; i++) scatter(&b, i, 0.5f);
+            if (how == 0) broken.check = 1;
+            else broken.update = how;
+            CHECK_EQ_INT(amp_optimizer_step(&b.opt, 0.01f), AMP_ERROR_CUDA);
+            OK(load_tape(&a, &t));
+            OK(load_tape(&b, &t));
+            CHECK_EQ_U64(report_of(&b).sampled + report_of(&b).grads + report_of(&b).updates, 0);
+            for (i = 0; i < b.count; i++) {
+                const amp_tensor_report u = tensor_of(&b, i);
+                for (bin = 0; bin < AMP_BINS; bin++) CHECK_EQ_U64(u.grads[bin] + u.weights[bin], 0);
+            }
+            dice = random_state;
+            some_run(&a, 1);
+            random_state = dice;
+            some_run(&b, 1);
+            same_reports(&a, &b);
+            free(t.bytes);
+            end(&a);
+            end(&b);
+        }
+}
+
+TEST(failing_copies, "manual: a report whose copies fail says so, writes nothing, and leaves no moment that tensors and "
+                     "steps could be of") {
+    rig               r;
+    amp_report        report, kept;
+    amp_tensor_report tensor;
+    amp_iteration     last;
+    amp_advice        advice[AMP_NUM_ADVICE];
+    size_t            count;
+    int               fails, num, failed = 0;
+    three(&r);
+    r.watch.every = 1;
+    break_backend(&r);
+    prepare(&r);
+    for (fails = 1; failed == fails - 1; fails++) {
+        some_run(&r, 1);
+        kept = report_of(&r);
+        OK(amp_optimizer_report_tensor(&r.opt, 0, &tensor));
+        some_run(&r, 1);
+        memset(&report, 0xa5, sizeof report);
+        memset(&kept, 0xa5, sizeof kept);
+        broken.copy = fails;
+        if (amp_optimizer_report(&r.opt, &report) == AMP_OK) break;
+        failed++;
+        CHECK_MEM(&report, &kept, sizeof kept);
+        CHECK_EQ_INT(amp_optimizer_report_tensor(&r.opt, 0, &tensor), AMP_ERROR_BAD_STATE);
+        count = 1;
+        CHECK_EQ_INT(amp_optimizer_history(&r.opt, &last, &count), AMP_ERROR_BAD_STATE);
+        broken.copy = fails;
+        CHECK_EQ_INT(amp_optimizer_advice(&r.opt, advice, &num), AMP_ERROR_CUDA);
+        CHECK_EQ_INT(amp_optimizer_report_tensor(&r.opt, 0, &tensor), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_U64(report_of(&r).iterations, 2 * fails);
+    }
+    CHECK_EQ_INT(failed, 5); /* control, scaler, record, tensors, histograms */
+    end(&r);
+}
+
 TEST(saved_without_tensors, "law 11: a run without tensors is saved with its report, and loads") {
     rig  r;
     tape t = {NULL, 0, 0, 0, 0};
@@ -1899,6 +2021,8 @@ int main(int argc, char **argv) {
     RUN(refused);
     RUN(ring);
     RUN(saved);
+    RUN(loaded_after_a_failure);
+    RUN(failing_copies);
     RUN(saved_without_tensors);
     RUN(torn);
     RUN(members);

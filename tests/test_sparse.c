@@ -2,8 +2,10 @@
    bit; places twice and in any order, sums beyond fp16, statistics, what untouched rows keep, gradients
    that move, files, large tables, and what is refused. */
 
+#define _GNU_SOURCE /* memfd_create in huge.h */
 #define AMP_KERNELS /* moments, to see that untouched rows keep theirs */
 #include "amp.h"
+#include "huge.h"
 #include "prepare.h"
 #include "test.h"
 #include "random.h"
@@ -528,16 +530,17 @@ TEST(resumed, "law 12: saved, loaded and continued, also after a skip, a run has
 }
 
 TEST(large_tables, "amp.h sparse: tables of more than 2^8, 2^16 and 2^24 rows are sorted, too") {
-    static const uint32_t tables[] = {256, 257, 65536, 65537, (1u << 24) + 1};
+    static const uint32_t tables[] = {256, 257, 65536, 65537, 1u << 24, (1u << 24) + 1};
     amp_optimizer_desc    desc     = desc_of(AMP_KIND_SGD, AMP_F32);
     size_t                k;
     desc.scaler.init_scale = 1.0f;
-    for (k = 0; k < 5 - (test_state.quick ? 1u : 0u); k++) {
+    for (k = 0; k < sizeof tables / sizeof *tables; k++) {
         float     *table = (float *)calloc(tables[k], sizeof(float));
         float      values[6] = {1, 2, 3, 4, 5, 6};
         uint32_t   rows[6], count = 6;
         amp_rows   few;
         amp_tensor t;
+        amp_status status;
         rows[0] = tables[k] - 1, rows[1] = 0, rows[2] = 1, rows[3] = tables[k] - 2;
         rows[4] = tables[k] / 2, rows[5] = tables[k] - 1;
         memset(&t, 0, sizeof t);
@@ -547,6 +550,8 @@ TEST(large_tables, "amp.h sparse: tables of more than 2^8, 2^16 and 2^24 rows ar
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
         CHECK_EQ_INT(prepare_scaled(&one.opt), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_step(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
+        CHECK_EQ_F64(status.norm, sqrt(2 * 2 + 3 * 3 + 4 * 4 + 5 * 5 + 7 * 7)); /* a row is there once */
         CHECK_EQ_F32(table[0], -2.0f);
         CHECK_EQ_F32(table[tables[k] - 2], -4.0f);
         CHECK_EQ_F32(table[tables[k] / 2], -5.0f);
@@ -556,6 +561,78 @@ TEST(large_tables, "amp.h sparse: tables of more than 2^8, 2^16 and 2^24 rows ar
         free(table);
     }
 }
+
+#if HAVE_HUGE
+/* A table of so many rows of length, stepped on once by SGD with a rate of 0.5: count places. */
+static void huge_table(size_t rows, size_t length, amp_dtype type, const void *values, const uint32_t *places,
+                       uint32_t count, float *weight) {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F32);
+    amp_rows           few  = rows_of(length, count, places, &count);
+    amp_tensor         t;
+    desc.scaler.init_scale = 1.0f;
+    memset(&t, 0, sizeof t);
+    t.n = rows * length, t.weight = weight, t.grad_type = type, t.rows = &few;
+    memcpy(&t.grad, &values, sizeof t.grad); /* it is only read */
+    CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&one.opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&one.opt, 0.5f), AMP_OK);
+}
+
+TEST(table_beyond_2_32, "law 11: a row more than 2^32 elements behind the first is stepped on, and an overflow in it is where "
+                        "it is") {
+    enum { WIDE = 1 << 16 };
+    static float          values[3 * WIDE];
+    static const uint32_t rows[3] = {WIDE + 1, 2, WIDE + 1};
+    const size_t          length = WIDE, n = (length + 2) * length;
+    float                *table = (float *)huge_zeros(4 * n);
+    amp_stats             stats;
+    size_t                i;
+    if (!table) SKIP(HUGE_WHY);
+    for (i = 0; i < 3 * WIDE; i++) values[i] = (float)(int)(1 + i / WIDE); /* 1, 2, 3 */
+    huge_table(length + 2, length, AMP_F32, values, rows, 3, table);
+    amp_optimizer_free(&one.opt);
+    for (i = 0; i < length; i++) {
+        CHECK_EQ_F32(table[i], 0.0f);
+        CHECK_EQ_F32(table[length + i], 0.0f); /* 2^32 in front of the last */
+        CHECK_EQ_F32(table[2 * length + i], -1.0f);
+        CHECK_EQ_F32(table[(length + 1) * length + i], -2.0f);
+    }
+    store_bits(values, AMP_F32, 2 * WIDE + 5, 0xff800000u);
+    huge_table(length + 2, length, AMP_F32, values, rows, 3, table);
+    CHECK_EQ_INT(amp_optimizer_stats(&one.opt, 0, &stats), AMP_OK);
+    CHECK_EQ_U64(stats.first_nonfinite, (length + 1) * length + 5);
+    CHECK_EQ_U64(stats.nonfinite, 1);
+    amp_optimizer_free(&one.opt);
+    huge_free(table, 4 * n);
+}
+
+TEST(values_beyond_2_32, "law 11: places more than 2^32 values behind the first belong to their rows") {
+    enum { PLACES = 1026 };
+    static uint32_t rows[PLACES];
+    const size_t    length = (size_t)1 << 22, bytes = 2 * PLACES * length;
+    uint16_t       *values;
+    float          *table;
+    size_t          i;
+    if (test_state.quick) SKIP("a second and 300 MB, under sanitizers ten: not in quick runs");
+    values = (uint16_t *)huge_zeros(bytes);
+    table  = (float *)huge_zeros(8 * length);
+    if (!values || !table) SKIP(HUGE_WHY);
+    huge_read(values, bytes);
+    rows[PLACES - 2] = rows[PLACES - 1] = 1; /* the others are of row 0 */
+    for (i = 0; i < 3; i++) values[(PLACES - 2) * length + i] = 0x4000;     /* 2 */
+    for (i = 0; i < 3; i++) values[(PLACES - 1) * length + i + 1] = 0x4080; /* 4 */
+    huge_table(2, length, AMP_BF16, values, rows, PLACES, table);
+    for (i = 0; i < 6; i++) CHECK_EQ_F32(table[length + i], i == 0 ? -1.0f : i < 3 ? -3.0f : i < 4 ? -2.0f : 0.0f);
+    for (i = 0; i < length; i++) CHECK_EQ_F32(table[i], 0.0f);
+    amp_optimizer_free(&one.opt);
+    huge_free(values, bytes);
+    huge_free(table, 8 * length);
+}
+#else
+TEST(table_beyond_2_32, "law 11: a row more than 2^32 elements behind the first is stepped on") { SKIP(HUGE_WHY); }
+TEST(values_beyond_2_32, "law 11: places more than 2^32 values behind the first") { SKIP(HUGE_WHY); }
+#endif
 
 TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
     amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
@@ -618,6 +695,8 @@ int main(int argc, char **argv) {
     RUN(moving_gradients);
     RUN(resumed);
     RUN(large_tables);
+    RUN(table_beyond_2_32);
+    RUN(values_beyond_2_32);
     RUN(misuse);
     return test_end();
 }

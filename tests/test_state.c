@@ -2545,6 +2545,43 @@ TEST(not_ours, "law 9: a function that returns an error has changed nothing: a d
 
 /* ------------------------------------------------------------------------------ law 18: files */
 
+#if HAVE_POSIX
+static const char *link_of(int number) {
+    static char text[2][620]; /* of this one, and of the one before */
+    snprintf(text[number % 2], sizeof text[0], "%s.%d", the_path, number);
+    return text[number % 2];
+}
+#endif
+
+TEST(chain_of_links, "law 18: 40 symbolic links, as many as Linux follows, lead to the file; the 41st is refused by ELOOP") {
+#if HAVE_POSIX
+    stream s;
+    print  p;
+    int    i;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    choose_path("chain");
+    for (i = 1; i <= 41; i++) /* number 1 leads to the file */
+        CHECK_EQ_INT(symlink(strrchr(i > 1 ? link_of(i - 1) : the_path, '/') + 1, link_of(i)), 0);
+    errno = 0;
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, link_of(41)), AMP_ERROR_WRITE);
+    CHECK_EQ_INT(errno, ELOOP);
+    CHECK(!exists(the_path));
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, link_of(40)), AMP_OK);
+    file_holds(the_path, &p.saved);
+#if defined(__linux__)
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, link_of(40)), AMP_OK);
+#endif
+    for (i = 1; i <= 41; i++) {
+        CHECK(is_link(link_of(i)));
+        remove(link_of(i));
+    }
+    remove(the_path);
+    refusing_end(&s, &p);
+#else
+    SKIP(POSIX_WHY);
+#endif
+}
+
 TEST(links, "law 18: save replaces the file that a path leads to: symbolic links stay links, also "
             "in other directories and where they dangle; other names of a file keep the old state") {
 #if HAVE_POSIX
@@ -3432,6 +3469,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(rights);
     RUN_FRESH(not_ours);
     RUN_FRESH(links);
+    RUN_FRESH(chain_of_links);
     RUN_FRESH(modes);
     RUN_FRESH(not_a_file);
     RUN_FRESH(errno_of_the_call);

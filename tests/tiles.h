@@ -485,6 +485,7 @@ static void tiles_multiply(int c, int a, int b) {
 #define AMPI_TILE_ZERO(T)        memset(tiles_register[T], 0, sizeof tiles_register[T])
 
 static void ampi_use_tiles(int on) { /* registers start as NaN: what is not set shows */
+    if (on == tiles_ready) abort(); /* a thread that keeps its tiles, or has none to give back */
     memset(tiles_register, 0xff, sizeof tiles_register);
     tiles_ready = on;
 }
