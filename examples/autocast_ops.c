@@ -301,7 +301,7 @@ int main(int argc, char **argv) {
     parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
     needs(argc, argv, "--inputs", "--op");
     needs(argc, argv, "--layer", "--op");
-    if (op && table >= 0) fail(2, "--op", "is left out where --table stands", "give one of them");
+    if (op && table >= 0) fail(2, "--op", "cannot stand beside --table", "give one of them");
     if (table == 1 && (policy >= 0 || text))
         fail(2, "--policy, --override", "change nothing in --table differ", "leave them out");
     must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));

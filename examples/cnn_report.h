@@ -81,7 +81,7 @@ static options options_of(const options *all, int task, const dataset *data) {
 /* Images of 28x28 are shrunk to 14x14, by means of 2x2 pixels: a quarter of the time. */
 static void load_images(dataset *data, const options *o) {
     load_data(data, o->data);
-    refuse_batch(data->name, data->num_train, "training image", o->batch);
+    refuse_batch(data->name, data->num_train, "image", o->batch);
     if (data->side == 8) return;
     const size_t side = data->side / 2, line = data->side;
     for (size_t i = 0; i < (data->num_train + data->num_test) * side * side; i++) {

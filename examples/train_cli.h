@@ -39,6 +39,15 @@ static inline void fail(int code, const char *subject, const char *problem, cons
     END(code);
 }
 
+/* Has all that was written to a file arrived? If not, errno says why; if an earlier write failed, one
+   more says it. */
+static inline int arrived(FILE *f) {
+    const int failed = ferror(f);
+    errno = 0;
+    if (failed) putc('\n', f);
+    return fflush(f) == 0 && !failed;
+}
+
 /* Behind a write that failed, which has set errno. */
 static inline void cannot_write(const char *path, const char *remedy) {
     const int full = errno == ENOSPC;
@@ -65,9 +74,7 @@ static inline void misread(const char *subject, const char *problem, const char 
 
 /* The end of a program: what it printed must have arrived. */
 static inline int finish(int status) {
-    errno = 0;
-    if (fflush(stdout) != 0 || ferror(stdout))
-        cannot_write("standard output", "lead it to a file or a terminal");
+    if (!arrived(stdout)) cannot_write("standard output", "redirect it to a file that can be written");
     return interrupted ? 128 + SIGINT : status;
 }
 
@@ -98,7 +105,7 @@ static inline void begin(int argc, char **argv) {
 #ifdef F_GETFD
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
         if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDWR) == STDOUT_FILENO)
-            fail(1, "standard output", "is closed", "lead it to a file, or to /dev/null");
+            fail(1, "standard output", "is closed", "redirect it to a file or to /dev/null");
     if (signal(SIGINT, SIG_IGN) == SIG_IGN) return;
     signal(SIGINT, on_interrupt);
 #ifdef SA_RESTART
@@ -162,7 +169,7 @@ static inline void refuse_stop(int stop_after, int most, const char *noun) {
 static inline void refuse_batch(const char *source, size_t count, const char *noun, int batch) {
     char problem[128], remedy[64];
     if (count >= (size_t)batch) return;
-    sprintf(problem, "has %s to learn, and a batch is of %d", counted(count, noun), batch);
+    sprintf(problem, "has %s to learn, and a batch takes %d", counted(count, noun), batch);
     sprintf(remedy, "give more, or at most --batch %lu", (unsigned long)count);
     fail(2, source, problem, count ? remedy : "give more");
 }

@@ -63,8 +63,7 @@ static inline output open_output(const char *path, const char *remedy) {
 }
 
 static inline void close_output(output *o, int keep, const char *remedy) {
-    errno = 0;
-    int good = fflush(o->f) == 0 && !ferror(o->f), error = errno;
+    int good = arrived(o->f), error = errno;
     if (fclose(o->f) != 0 && good) good = 0, error = errno;
 #ifdef _WIN32
     if (good && keep) remove(o->path);

@@ -80,7 +80,6 @@ static void lines_open(lines *l, const char *path, int append, size_t steps, con
 
 static void lines_write(lines *l, const amp_optimizer *opt) {
     amp_report now;
-    errno = 0;
     amp_result result = amp_optimizer_report(opt, &now);
     if (result == AMP_OK) {
         fprintf(l->file, "{\"losses\":[%.0f", (double)now.iterations - l->count + 1.0);
@@ -89,7 +88,8 @@ static void lines_write(lines *l, const amp_optimizer *opt) {
         fprintf(l->file, "],\"seconds\":%.6f}\n", (double)(clock() - l->since) / CLOCKS_PER_SEC);
         result = amp_report_json(opt, l->file, &l->told);
     }
-    if (result != AMP_OK || fflush(l->file) != 0) cannot_write(l->path, lines_help);
+    const int good = arrived(l->file);
+    if (result != AMP_OK || !good) cannot_write(l->path, lines_help);
     l->count = 0;
     l->since = clock();
 }

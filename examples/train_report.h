@@ -220,7 +220,7 @@ typedef struct report {
 static void report_init(report *r, const dataset *data) {
     const int fashion = data->side == 28;
     if (!r->o.seeds) r->o.seeds = fashion ? 3 : 5;
-    refuse_batch(data->name, data->num_train, "training image", r->o.batch);
+    refuse_batch(data->name, data->num_train, "image", r->o.batch);
     for (int t = 0; t < NUM_TASKS; t++) {
         r->epochs[t] = r->o.epochs ? r->o.epochs : tasks[t].epochs[fashion];
         if (t == r->o.task) refuse_stop(r->o.stop_after, r->epochs[t], "epoch");
