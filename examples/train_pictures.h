@@ -28,8 +28,10 @@ static void make_directory(const char *path) {
         sprintf(part, "%.*s", (int)i, path);
         if (mkdir(part, 0777) != 0 && errno != EEXIST && !error) error = errno;
     }
-    if (stat(path, &is) == 0 && S_ISDIR(is.st_mode)) return;
-    fail(1, path, strerror(error ? error : ENOTDIR), "choose a directory that can be made with --out DIR");
+    const int there = stat(path, &is) == 0;
+    if (there && S_ISDIR(is.st_mode)) return;
+    if (!error) error = there ? ENOTDIR : errno;
+    fail(1, path, strerror(error), "choose a directory that can be made with --out DIR");
 #else
     (void)path;
 #endif
