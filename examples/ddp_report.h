@@ -68,6 +68,7 @@ static options parse_options(int argc, char **argv) {
         count_option("--width", &o.width, 4096), count_option("--steps", &o.steps, 1000000),
         count_option("--save-every", &o.save_every, 1000000),
         count_option("--deadline", &o.deadline, 86400), real_option("--clip", &o.clip, 1e6)};
+    begin(argc, argv);
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (is_help(argv[i])) o.help = 1;
