@@ -78,7 +78,7 @@ static inline int finish(int status) {
     return interrupted ? 128 + SIGINT : status;
 }
 
-#ifdef F_GETFD
+#ifdef F_GETFD /* POSIX */
 /* A program that asks ends between two steps, any other at once, and so does one that is asked twice. */
 static inline void on_interrupt(int number) {
     static const char line[] = "\n" PROGRAM ": interrupted: what is not printed or saved yet is lost\n";
@@ -118,7 +118,7 @@ static inline void begin(int argc, char **argv) {
 #endif
 }
 
-/* "1 epoch", "2 epochs": to be used before seven more are asked for. */
+/* "1 epoch", "2 epochs"; the text stays until eight more are made. */
 static inline const char *counted(size_t n, const char *noun) {
     static char     text[8][48];
     static unsigned next;
@@ -147,7 +147,7 @@ static inline int is_help(const char *word) {
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-/* What one option says about another, which is not there, must not be ignored. */
+/* An option that only changes what another one does is refused without that. */
 static inline void needs(int argc, char **argv, const char *option, const char *other) {
     char problem[64];
     if (!is_given(option, argc, argv) || is_given(other, argc, argv)) return;
@@ -318,13 +318,13 @@ static inline void progress(double share, const char *now) {
     static time_t begin, said;
     static double last;
     const time_t  t = time(NULL);
-    char          line[192];
+    char          line[256];
     if (!begin || share < last) begin = said = t;
     last = share;
     if (quiet || share <= 0.0 || difftime(t, said) < (on_terminal() ? 1.0 : 10.0)) return;
     const int left = (int)(difftime(t, begin) * (1.0 - share) / share + 0.5);
     said = t;
-    snprintf(line, sizeof line, "%d:%02d left  %.160s", left / 60, left % 60, now);
+    snprintf(line, sizeof line, "%d:%02d left  %.223s", left / 60, left % 60, now);
     if (on_terminal()) rewrite_line(line);
     else fprintf(stderr, "%s\n", line);
 }
@@ -332,8 +332,8 @@ static inline void progress(double share, const char *now) {
 /* With a step of a run: its loss, items per second, and how many steps were skipped. */
 static inline void progress_step(double share, const char *run, int step, int steps, double loss,
                                  double rate, const char *items, unsigned long skipped) {
-    char now[160];
-    snprintf(now, sizeof now, "%.40s  step %d/%d  loss %.3g  %.1f%s %.12s/s  skipped %lu", run, step,
+    char now[224];
+    snprintf(now, sizeof now, "%.80s  step %d/%d  loss %.3g  %.1f%s %.12s/s  skipped %lu", run, step,
              steps, loss, rate < 1e3 ? rate : rate < 1e6 ? rate * 1e-3 : rate * 1e-6,
              rate < 1e3 ? "" : rate < 1e6 ? "k" : "M", items, skipped);
     progress(share, now);

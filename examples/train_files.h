@@ -9,7 +9,7 @@
 
 /* Do two paths lead to one file, by links, too? A terminal is no file. */
 static inline int same_file(const char *a, const char *b) {
-#ifdef S_ISREG
+#ifdef F_GETFD /* POSIX */
     struct stat x, y;
     if (stat(a, &x) == 0 && stat(b, &y) == 0)
         return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
@@ -51,7 +51,7 @@ static inline output open_output(const char *path, const char *remedy) {
     int    in_place = 0;
     if (snprintf(o.path, sizeof o.path, "%s", path) >= (int)sizeof o.path)
         fail(2, path, "is too long a path", "choose a shorter one");
-#ifdef S_ISREG
+#ifdef F_GETFD
     struct stat is;
     in_place = stat(path, &is) == 0 && !S_ISREG(is.st_mode);
 #endif

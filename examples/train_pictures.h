@@ -19,7 +19,7 @@
 
 /* And those that it is in. */
 static void make_directory(const char *path) {
-#ifdef S_ISDIR
+#ifdef F_GETFD /* POSIX */
     char        part[1024];
     struct stat is;
     int         error = 0;

@@ -99,9 +99,17 @@ for program in linear $programs train gpt cnn ncf report; do
         sh -c '"$0" >&-' "$build/$program"
 done
 cat > "$out/narrow.c" << 'END'
+#include <time.h>
+static time_t clock_says;
+#define time(t) (clock_says += 60)
 #define PROGRAM "narrow"
 #include "examples/train_cli.h"
-int main(int argc, char **argv) { return argc > 1 ? rewrite_line(argv[1]), 0 : 1; }
+int main(int argc, char **argv) {
+    if (argc > 1) return rewrite_line(argv[1]), 0;
+    for (int i = 1; i < 3; i++)
+        progress_step(0.1 * i, "reconstruct fp16+master+scaling seed 10/20", 1234, 25000, 2.31, 12500.0, "interactions", 3);
+    return 0;
+}
 END
 line='10:07 left  gpt bf16 seed 1/3  step 1234/25000  loss 2.31  12.5k tokens/s  skipped 3'
 narrow() { # at every width as many whole parts as fit
@@ -114,6 +122,8 @@ narrow() { # at every width as many whole parts as fit
         END {exit bad || NR != 99}'
 }
 try 'progress is cut between its parts' narrow
+"$out/narrow" 2>&1 | grep -qx '4:00 left  reconstruct fp16+master+scaling seed 10/20  step 1234/25000  loss 2.31  12.5k interactions/s  skipped 3'
+check 'and nothing of it is cut elsewhere' $?
 
 "$build/linear" > "$out/log" 2>&1 && awk '{rows++; bad += !($(NF - 4) < 0.9 * $(NF - 7)); last[$1 $2] = $(NF - 4)}
     function far(a, b) {return (a - b) ^ 2 > 0.02 ^ 2 * b ^ 2}
