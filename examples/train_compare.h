@@ -285,14 +285,17 @@ static void print_reading(const report *r) {
                100.0 * (double)r->bytes[v][ACTIVATIONS] / (double)r->bytes[0][ACTIVATIONS]);
 }
 
-/* Of a curve, over the seeds, the mean of every so many values, and between what they are. */
+/* Of a curve, over the seeds, the mean of every so many values, and between what they are. Where a run has
+   stopped among them there is none. */
 static void add_curve(plot *p, int curve, const double *x, int each, size_t every, int seeds) {
     double *y = (double *)need(3 * p->count, sizeof *y), *low = y + p->count, *high = low + p->count;
     for (size_t i = 0; i < p->count; i++) {
         for (int seed = 0; seed < seeds; seed++) {
-            double mean = 0.0;
-            for (size_t j = 0; j < every; j++)
-                mean += x[(size_t)(seed * each) + i * every + j] / (double)every;
+            const double *value = x + (size_t)(seed * each) + i * every;
+            double        mean  = 0.0;
+            int           whole = 1;
+            for (size_t j = 0; j < every; j++) whole &= drawable(value[j]), mean += value[j] / (double)every;
+            if (!whole) mean = 0.0;
             y[i] += mean / seeds;
             if (seed == 0 || mean < low[i]) low[i] = mean;
             if (seed == 0 || mean > high[i]) high[i] = mean;

@@ -9,15 +9,16 @@ program=$out/$suite
 cp "$2" "$program"
 
 # What differs: what is learned, its words and pictures, the least that a toy learns, and what a full
-# run may differ by from fp32, in which loss is a share and what is in percent are points.
+# run may differ by from fp32, in which loss is a share and what is in percent are points. A point of
+# curves is a mean of every so many steps.
 data= only= stop=450 # options of all runs, of one run
 case $suite in
-gpt) tasks=gpt items=tokens pictures=gpt_loss one='--steps 300' stop=17
+gpt) tasks=gpt items=tokens pictures=gpt_loss curves=gpt_loss one='--steps 300' every=3 stop=17
      policy='op:bmm=fp32, head=fp32' learns='gpt < 4.5' near=0.0027 far=0.005 ;;
-cnn) tasks='cnn unet' items=images pictures='cnn_loss unet_loss unet_images' data='--data digits'
+cnn) tasks='cnn unet' items=images pictures='cnn_loss unet_loss unet_images' data='--data digits' curves=unet_loss every=3
      policy='op:linear=fp32, block1.*=fp32' one='--task unet --steps 300' stop=150 only='--task cnn'
      learns='cnn > 90 unet < 0.06' near='2 0.02' far='0.4 0.02' ;;
-ncf) tasks=ncf items=interactions pictures=ncf_hits one='--steps 600' stop=450 # in the second epoch
+ncf) tasks=ncf items=interactions pictures=ncf_hits curves=ncf_hits one='--steps 600' every=6 stop=450 # in the second epoch
      policy='layer1=fp32, predict=fp32' learns='ncf > 60' near=3 far=0.5 ;;
 esac
 full()  { "$program" $data --out "$out" "$@"; }
@@ -84,6 +85,10 @@ run --stop-after $stop --save "$out/part" > "$out/log" 2>&1 &&
     [ "$(awk '/^fp16  / {print $(NF - 2)}' "$out/first")" = \
       "$(awk '/^fp16  / {print $(NF - 2)}' "$out/second")" ]
 check "and so does one that was stopped after step $stop, with as many bytes for a parameter" $?
+
+run --stop-after 8 > "$out/log" 2>&1 && sed -n 's/.*<polyline.*points="\([^"]*\)".*/\1/p' "$out/$curves.svg" > "$out/points" &&
+    [ "$(head -n 1 "$out/points" | wc -w)" = $((8 / every)) ]
+check 'its curve ends where it has stopped: no mean of steps of which some are missing' $?
 
 if $with_interrupt true 2> /dev/null; then
     long="$one --dtype fp16 --steps 3000"
