@@ -179,8 +179,12 @@ HERE      = $(DESTDIR)$(PREFIX)
 INSTALLED = include/amp.h include/amp_report.h include/amp/amp.h include/amp/amp_report.h \
             share/amp/amp_kernels.cu share/amp/LICENSE share/amp/amp-config.cmake \
             share/amp/amp-config-version.cmake share/pkgconfig/amp.pc
+# An empty PREFIX would be the root, and DESTDIR with a relative one a name of its own beside DESTDIR.
+PLACE = $(if $(strip $(PREFIX)),,$(error PREFIX is empty; give a directory: make $@ PREFIX=/usr/local))$(if \
+        $(DESTDIR),$(if $(filter /%,$(firstword $(PREFIX))),,$(error \
+        PREFIX=$(PREFIX) is relative, and DESTDIR is set; begin PREFIX with /)))
 install: ## copy amp.h, amp_report.h, amp_kernels.cu and amp.pc below PREFIX (and DESTDIR)
-	$(Q)umask 022 && mkdir -p "$(HERE)/include/amp" "$(HERE)/share/amp" "$(HERE)/share/pkgconfig"
+	$(PLACE)$(Q)umask 022 && mkdir -p "$(HERE)/include/amp" "$(HERE)/share/amp" "$(HERE)/share/pkgconfig"
 	$(Q)install -m 644 amp.h examples/amp_report.h "$(HERE)/include/"
 	$(Q)install -m 644 amp.h examples/amp_report.h "$(HERE)/include/amp/"
 	$(Q)install -m 644 amp_kernels.cu LICENSE examples/packaging/cmake/amp-config.cmake "$(HERE)/share/amp/"
@@ -198,7 +202,7 @@ install: ## copy amp.h, amp_report.h, amp_kernels.cu and amp.pc below PREFIX (an
 	    > "$(HERE)/share/amp/amp-config-version.cmake"
 
 uninstall: ## remove what make install has put below PREFIX (and DESTDIR)
-	$(Q)for file in $(INSTALLED); do rm -f "$(HERE)/$$file"; done
+	$(PLACE)$(Q)for file in $(INSTALLED); do rm -f "$(HERE)/$$file"; done
 	$(Q)rmdir "$(HERE)/include/amp" "$(HERE)/share/amp" 2> /dev/null || true
 
 bench-peers: ## measure products of the CPU beside OpenBLAS and torch, where they are

@@ -285,7 +285,7 @@ static void from_environment(amp_autocast *ac) {
     int              whose  = 0;
     if (result == AMP_OK) return;
     while (whose < 2 && (!getenv(names[whose]) || strcmp(getenv(names[whose]), text) != 0)) whose++;
-    misread(names[whose], amp_result_string(result), text, at, words);
+    misread(names[whose], amp_result_string(result), text, at, whose ? words_of(names[whose]) : words);
 }
 
 static void print_help(void) { fputs(usage, stdout); }
@@ -299,7 +299,11 @@ int main(int argc, char **argv) {
         word_option("--op", &op), word_option("--inputs", &inputs), word_option("--layer", &layer),
         choice_option("--table", tables, &table)};
     parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
-    if (!op && (inputs || layer)) fail(2, "--inputs, --layer", "are of an op", "add --op");
+    needs(argc, argv, "--inputs", "--op");
+    needs(argc, argv, "--layer", "--op");
+    if (op && table >= 0) fail(2, "--op", "cannot stand beside --table", "give one of them");
+    if (table == 1 && (policy >= 0 || text))
+        fail(2, "--policy, --override", "change nothing in --table differ", "leave them out");
     must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));
     from_environment(&ac);
     if (policy >= 0) override(&ac, "--policy", policies[policy]);

@@ -777,7 +777,7 @@ int main(int argc, char **argv) {
                                       (bounds){3e-4f, 6e-2, 2.0 / 45.25, 2.0 / 16.0});
         else if (task_on(&o, task)) try_all(&r[task].o, &data, subjects[task].picture);
     }
-    if (o.check) return failures;
+    if (o.check) return finish(failures);
     for (int task = 0; task < NUM_TASKS; task++)
         if (task_on(&o, task)) train(&r[task], &data, nets);
     for (int task = 0; task < NUM_TASKS; task++) {

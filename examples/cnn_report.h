@@ -59,6 +59,7 @@ static options parse_options(int argc, char **argv) {
                                 choice_option("--task", task_names, &o.task),
                                 count_option("--width", &o.width, 512)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
+    keep_inputs(o.data, o.resume, o.save, o.report);
     if (one_run(&o) && o.task == NUM_TASKS)
         fail(2, "--save, --resume, --stop-after", "they are for one run",
              "add --task cnn or unet");
@@ -71,6 +72,7 @@ static options options_of(const options *all, int task, const dataset *data) {
     o.task = task;
     if (all->task == NUM_TASKS && task != CNN) o.report = NULL; /* of both the first */
     if (!o.steps) o.steps = standard_steps[data->side != 8][task];
+    refuse_stop(o.stop_after, o.steps, "step");
     return o;
 }
 
@@ -79,8 +81,7 @@ static options options_of(const options *all, int task, const dataset *data) {
 /* Images of 28x28 are shrunk to 14x14, by means of 2x2 pixels: a quarter of the time. */
 static void load_images(dataset *data, const options *o) {
     load_data(data, o->data);
-    if ((size_t)o->batch > data->num_train)
-        fail(2, "--batch", "is more than there are training images", "choose a smaller one");
+    refuse_batch(data->name, data->num_train, "image", o->batch);
     if (data->side == 8) return;
     const size_t side = data->side / 2, line = data->side;
     for (size_t i = 0; i < (data->num_train + data->num_test) * side * side; i++) {
@@ -115,8 +116,8 @@ static void report_images(report *r, const dataset *data, int task) {
     report_init(r);
     printf("%s: %s,\nin %lux%lu; ", task_names[task], data->name, (unsigned long)data->side,
            (unsigned long)data->side);
-    printf("width %d; %d steps of %d images; products by %s\n", o->width, o->steps, o->batch,
-           amp_cpu_tier());
+    printf("width %d; %s of %s; products by %s\n", o->width, counted((size_t)o->steps, "step"),
+           counted((size_t)o->batch, "image"), amp_cpu_tier());
     fflush(stdout);
 }
 

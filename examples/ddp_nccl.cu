@@ -771,7 +771,7 @@ int main(int argc, char **argv) {
     const options  o = parse_options(argc, argv);
     if (o.help) {
         print_help("RANK=R WORLD_SIZE=N LOCAL_RANK=R DDP_ID=FILE ddp_nccl [options]");
-        return 0;
+        return finish(0);
     }
     join_ranks(&o);
     load_data(&data, o.data);
@@ -784,5 +784,5 @@ int main(int argc, char **argv) {
     train();
     leave_ranks();
     amp_optimizer_free(&net.opt);
-    return 0;
+    return finish(0);
 }

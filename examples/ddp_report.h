@@ -8,6 +8,7 @@
 
 #include "amp.h"
 #include "train_cli.h"
+#include "train_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,22 +62,24 @@ static void parse_plant(options *o, const char *option, const char *value) {
 static options parse_options(int argc, char **argv) {
     options            o = standard;
     const known_option known[] = {
-        word_option("--data", &o.data), word_option("--save", &o.save),
+        flag_option("--late", &o.late), word_option("--data", &o.data), word_option("--save", &o.save),
         word_option("--resume", &o.resume), choice_option("--dtype", type_names, &o.dtype),
         count_option("--micro", &o.micro, MAX_MICRO), count_option("--batch", &o.batch, 4096),
         count_option("--width", &o.width, 4096), count_option("--steps", &o.steps, 1000000),
         count_option("--save-every", &o.save_every, 1000000),
         count_option("--deadline", &o.deadline, 86400), real_option("--clip", &o.clip, 1e6)};
+    begin(argc, argv);
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--help") == 0) o.help = 1;
-        else if (strcmp(argv[i], "--late") == 0) o.late = 1;
+        if (is_help(argv[i])) o.help = 1;
         else if (strcmp(argv[i], "--plant") == 0) parse_plant(&o, argv[i++], value);
         else if (strcmp(argv[i], "--steps") == 0 && strcmp(value, "0") == 0) /* to load and save */
             o.steps = 0, i++;
         else if (!is_among(known, sizeof known / sizeof *known, argv, &i))
             fail(2, argv[i], "is not an option", "see --help");
     }
+    needs(argc, argv, "--save-every", "--save");
+    refuse_overwriting("--save", o.save, o.data);
     return o;
 }
 
@@ -136,9 +139,9 @@ static int has_row(const options *o, int step) {
 }
 
 static void print_plan(const options *o, int ranks, size_t num_params, const char *data) {
-    printf("%s\n%lu parameters in %s on %d rank%s; a step is %d micro-batches of %d images", data,
-           (unsigned long)num_params, type_names[o->dtype], ranks, ranks == 1 ? "" : "s", o->micro,
-           o->batch);
+    printf("%s\n%s in %s on %s; a step is %d micro-batch%s of %s", data, counted(num_params, "parameter"),
+           type_names[o->dtype], counted((size_t)ranks, "rank"), o->micro, o->micro == 1 ? "" : "es",
+           counted((size_t)o->batch, "image"));
     if (o->clip > 0.0f) printf(", clipped to %g", (double)o->clip);
     printf("\n\n  %6s  %8s  %10s  %8s  %8s  %8s\n", "step", "loss", "scale", "norm", "clipped",
            "skipped");

@@ -660,8 +660,9 @@ int main(int argc, char **argv) {
     static net    nets[3];
     r.o = parse_options(argc, argv);
     load_text(&t, &r.o);
-    if (r.o.check) return check_network(&r.o, &t, PROGRAM, (bounds){1e-3f, 5e-3, 1e-2, 5e-2});
-    if (r.o.budget) return show_budget(&r.o, &t);
+    if (r.o.check)
+        return finish(check_network(&r.o, &t, PROGRAM, (bounds){1e-3f, 5e-3, 1e-2, 5e-2}));
+    if (r.o.budget) return finish(show_budget(&r.o, &t));
     try_all(&r.o, &t, PICTURE);
     report_text(&r, &t, amp_cpu_tier());
     for (int seed = 0; seed < r.o.seeds; seed++) {

@@ -57,8 +57,9 @@ static int show_budget(const options *o, const text *t) {
     int    batch[3] = {0};
     for (int v = 0; v < 3; v++)
         if (type_on(o, v)) batch[v] = largest_batch(o, t, (amp_dtype)v);
-    printf("%d blocks of width %d, %d heads; what fits into %d MiB; products by %s\n\n", o->layers,
-           o->width, o->heads, o->budget, amp_cpu_tier());
+    printf("%s of width %d, %s; what fits into %d MiB; products by %s\n\n",
+           counted((size_t)o->layers, "block"), o->width, counted((size_t)o->heads, "head"), o->budget,
+           amp_cpu_tier());
     printf("%-6s %9s %8s %10s %10s\n", "", "sequences", "rows", "total MiB", "tokens/s");
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;

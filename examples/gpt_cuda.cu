@@ -531,13 +531,15 @@ static void try_all(const options *o, const text *t, gpt *n) {
 /* All types from one seed, in turns, so that all meet the same machine. */
 static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
     const options *o    = &r->o;
-    const int      last = o->stop_after && o->stop_after < o->steps ? o->stop_after : o->steps;
+    int            last = o->stop_after ? o->stop_after : o->steps;
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         gpt_init(&nets[v], o, t, (amp_dtype)v, seed);
         if (o->resume) resume(&nets[v].opt, o->resume, nets[v].problem);
     }
+    polled = o->dtype != ALL_TYPES && o->seeds == 1;
     for (int step = 1; step <= last; step++) {
+        last = report_last(r, last, step);
         const bool save_now = o->save && (step % o->save_every == 0 || step == last);
         const bool held_now = held_point(o, step - 1);
         if (step % EVERY != 0 && step != last && !save_now && !held_now) continue;
@@ -550,6 +552,7 @@ static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
             report_progress(r, v, seed, step - 1, status_of(n).skipped);
         }
     }
+    polled = 0;
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         const amp_status status = status_of(&nets[v]);

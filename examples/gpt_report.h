@@ -83,6 +83,7 @@ static options parse_options(int argc, char **argv) {
         choice_option("--storage", storage_names, &o.storage)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 3 : 0), print_help,
               make_quick, gpu ? NULL : make_check);
+    keep_inputs(o.text, o.resume, o.save, o.report);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);
     if (o.width % o.heads != 0)
         fail(2, value, "the width is no multiple of the heads", "choose another --width");
@@ -161,8 +162,9 @@ static void report_text(report *r, const text *t, const char *machine) {
     report_init(r);
     printf("%s: %lu bytes to learn, %lu held out\n", o->text, (unsigned long)t->num_train,
            (unsigned long)t->num_held);
-    printf("%d blocks of width %d, %d heads; %d steps of %d x %d bytes; products by %s\n",
-           o->layers, o->width, o->heads, o->steps, o->batch, o->context, machine);
+    printf("%s of width %d, %s; %s of %d x %d bytes; products by %s\n",
+           counted((size_t)o->layers, "block"), o->width, counted((size_t)o->heads, "head"),
+           counted((size_t)o->steps, "step"), o->batch, o->context, machine);
     fflush(stdout);
 }
 

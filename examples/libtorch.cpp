@@ -491,8 +491,8 @@ static int compare(int argc, char **argv) {
     load_data(&d, o.data);
     torch::set_num_threads(1); /* the same sums and comparable times, whatever else runs */
     const images data = tensors_of(d);
-    printf("%s\nLibTorch %s, %d steps of %d images, %d seeds\n", d.name, TORCH_VERSION, o.steps, o.batch,
-           o.seeds);
+    printf("%s\nLibTorch %s, %d steps of %s, %s\n", d.name, TORCH_VERSION, o.steps,
+           counted((size_t)o.batch, "image"), counted((size_t)o.seeds, "seed"));
     for (int i = 0; i < NUM_VARIANTS; i++) table[i].left_out = !type_works(variants[i], data, o);
     for (int seed = 1; seed <= o.seeds; seed++) train_seed(table, data, o, seed);
     progress_end();

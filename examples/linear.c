@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#define PROGRAM "linear"
+#include "train_cli.h" /* fail, the values on the command line, finish */
 enum { MAX_H = 2048, MAX_B = 512, IN = 784, OUT = 10, LAYERS = 3, WAYS = 4 };
-static size_t            H = 512, B = 64, width[LAYERS + 1] = {IN, 0, 0, OUT};
+static size_t            B, width[LAYERS + 1] = {IN, 0, 0, OUT};
 static const char *const names[WAYS]       = {"loops", "amp fp32", "amp bf16", "amp fp16"};
 static const amp_dtype   to[WAYS]          = {AMP_F32, AMP_F32, AMP_BF16, AMP_F16};
 static float w[LAYERS][MAX_H * MAX_H + MAX_H], dw[LAYERS][MAX_H * MAX_H + MAX_H]; /* bias behind */
@@ -18,7 +20,7 @@ static amp_scaler_desc scaling; /* disabled but for fp16 */
 static amp_scaler      scaler;
 
 static void must(amp_result r) {
-    if (r != AMP_OK) fprintf(stderr, "linear: %s\n", amp_result_string(r)), exit(1);
+    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in linear.c");
 }
 static void fill(float *a, size_t n, float most) {
     while (n-- > 0) a[n] = most * (2.0f * (float)rand() / (float)RAND_MAX - 1.0f);
@@ -68,20 +70,12 @@ static double step(int way, size_t label) { /* of SGD, on the squared error, whi
     must(amp_scaler_update(&scaler));
     return loss;
 }
-static size_t argument(const char *name, const char *text, int most) {
-    char      *end;
-    const long n = strtol(text, &end, 10);
-    if (!*end && n > 0 && n <= most) return (size_t)n;
-    fprintf(stderr, "linear: %s is '%s'; give 1 to %d (see --help)\n", name, text, most);
-    exit(2);
-}
 int main(int argc, char **argv) {
-    static const char usage[] = "usage: linear [H [B]]   units (512), rows of a batch (64)\n";
-    const int         help    = argc == 2 && strcmp(argv[1], "--help") == 0;
-    if (help || argc > 3) return fputs(usage, help ? stdout : stderr), help ? 0 : 2;
-    if (argc > 1) H = argument("H", argv[1], MAX_H);
-    if (argc > 2) B = argument("B", argv[2], MAX_B);
-    width[1] = width[2] = H;
+    int                units = 512, rows = 64;
+    const known_option places[] = {count_option("H", &units, MAX_H), count_option("B", &rows, MAX_B)};
+    parse_places(argc, argv, places, 2, " [H [B]]", "H: units (512); B: rows of a batch (64)");
+    width[1] = width[2] = (size_t)units;
+    B = (size_t)rows;
     for (int way = 0; way < WAYS; way++) {
         double best = 1e9;
         srand(1), fill(image, OUT * IN, 1.0f), memset(w, 0, sizeof w);
@@ -99,7 +93,5 @@ int main(int argc, char **argv) {
         }
         printf("%10.2f ms a step\n", best);
     }
-    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-    fprintf(stderr, "linear: standard output cannot be written: is the disk full?\n");
-    return 1;
+    return finish(0);
 }

@@ -547,7 +547,7 @@ int main(int argc, char **argv) {
     r.o = parse_options(argc, argv);
     load_interactions(&data, &r.o);
     if (r.o.check)
-        return check_network(&r.o, &data, PROGRAM, (bounds){2e-4f, 5e-2, 2.0 / 45.25, 2.0 / 16.0});
+        return finish(check_network(&r.o, &data, PROGRAM, (bounds){2e-4f, 5e-2, 2.0 / 45.25, 2.0 / 16.0}));
     try_all(&r.o, &data, PICTURE);
     report_interactions(&r, &data);
     for (int seed = 0; seed < r.o.seeds; seed++) {

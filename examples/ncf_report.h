@@ -60,6 +60,7 @@ static options parse_options(int argc, char **argv) {
                                 count_option("--items", &o.items, 10000000),
                                 count_option("--width", &o.width, 1024)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
+    keep_inputs(o.data, o.resume, o.save, o.report);
     sprintf(value, "--width %d", o.width);
     if (o.width % 4 != 0) fail(2, value, "a quarter of it is no whole number", "choose another");
     sprintf(value, "--items %d", o.items);
@@ -71,10 +72,11 @@ static options parse_options(int argc, char **argv) {
 /* --------------------------------------------------------------------------------------- report */
 
 static void load_interactions(interactions *d, const options *o) {
+    char users[32];
     if (o->data) read_interactions(d, o->data);
     else draw_interactions(d, (size_t)o->users, (size_t)o->items);
-    if (d->num_train < (size_t)o->batch)
-        fail(2, "--batch", "is more than there are interactions", "choose a smaller one");
+    sprintf(users, "--users %d", o->users);
+    refuse_batch(o->data ? o->data : users, d->num_train, "interaction", o->batch);
 }
 
 static const subject ncf_subject = {
@@ -87,13 +89,13 @@ static void report_interactions(report *r, const interactions *d) {
     r->of                = ncf_subject;
     r->of.items_per_step = (double)o->batch * (1 + NEGATIVES);
     report_init(r);
-    printf("%s:\n%lu users, %lu items, %lu interactions to learn, %lu held out\n", d->name,
-           (unsigned long)d->num_users, (unsigned long)d->num_items, (unsigned long)d->num_train,
-           (unsigned long)d->num_held);
+    printf("%s:\n%s, %s, %s to learn, %lu held out\n", d->name, counted(d->num_users, "user"),
+           counted(d->num_items, "item"), counted(d->num_train, "interaction"), (unsigned long)d->num_held);
     printf("hit rate at 10 of what is popular: %.1f", d->by_popularity);
     if (!o->data) printf("; of the process itself: %.1f", d->by_process);
-    printf("\nwidth %d; %d steps of %d interactions and %d sampled for each; products by %s\n",
-           o->width, o->steps, o->batch, NEGATIVES, amp_cpu_tier());
+    printf("\nwidth %d; %s of %s and %d sampled for each; products by %s\n", o->width,
+           counted((size_t)o->steps, "step"), counted((size_t)o->batch, "interaction"), NEGATIVES,
+           amp_cpu_tier());
     fflush(stdout);
 }
 

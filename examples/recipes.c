@@ -26,7 +26,6 @@
 
 #include <math.h>   /* sqrt, fabs, fmax, pow */
 #include <stdio.h>
-#include <stdlib.h> /* exit */
 #include <string.h> /* memcmp, memcpy, strcmp */
 
 enum { DIM = 16, SAMPLES = 256 };
@@ -279,8 +278,8 @@ static amp_optimizer_desc settings(void) {
     amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW};
     const char        *variable, *value;
     if (amp_desc_from_env(&desc, &variable, &value) == AMP_OK) return desc;
-    fprintf(stderr, "recipes: %s='%s' cannot be read\n", variable, value);
-    exit(2);
+    misread(variable, "cannot be read", value, 0, words_of(variable));
+    return desc;
 }
 
 static void iterate(amp_optimizer *opt, amp_dtype type, float rate, amp_f16 *grad) {

@@ -22,11 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One line that says what was wrong, with which value, and what to do; then the end. */
-static void fail(int code, const char *subject, const char *problem, const char *remedy) {
-    fprintf(stderr, "report: %s: %s; %s\n", subject, problem, remedy);
-    exit(code);
-}
+#define PROGRAM "report"
+#include "train_files.h" /* and train_cli.h: errors, options, how a program begins and ends */
 
 static void *need(void *old, size_t count, size_t size) {
     void *p = realloc(old, (count ? count : 1) * size);
@@ -153,7 +150,7 @@ static char *text_of(const char *value) {
 enum { BINS = 64, COLUMNS = 600, SAMPLES = 160, WHYS = 4, ADVICES = 64 };
 enum { NO_CELL = -1, INF_CELL = BINS, NAN_CELL }; /* no gradients; one that is inf; one that is NaN */
 enum { LOSS, SCALE, NORM, NUM_CHARTS };
-enum { PROGRAM, COMMAND, TYPES, PROCESSOR, DATE, VERSION, NUM_WORDS }; /* of what was run */
+enum { TRAINER, COMMAND, TYPES, PROCESSOR, DATE, VERSION, NUM_WORDS }; /* of what was run */
 
 typedef struct step { double number, y[NUM_CHARTS]; int why; } step;
 
@@ -645,7 +642,7 @@ static void write_advice(FILE *f, const run *r) {
 static void write_about(FILE *f, const run *r) {
     static const char *const name[NUM_WORDS] = {"", "command", "types", "processor", "date", "amp.h"};
     if (*r->note) fprintf(f, "<p class=hot>%s</p>", r->note);
-    if (!r->words[PROGRAM]) return;
+    if (!r->words[TRAINER]) return;
     fprintf(f, "<dl>");
     for (int k = COMMAND; k < NUM_WORDS; k++)
         if (*r->words[k]) fprintf(f, "<dt>%s</dt><dd>%s</dd>", name[k], r->words[k]);
@@ -845,8 +842,8 @@ static void print_help(void) {
 /* The name of a run: the program and its types, or its file. */
 static char *name_of(const run *r) {
     char text[1300];
-    if (!r->words[PROGRAM]) return html_of(r->path, strlen(r->path));
-    snprintf(text, sizeof text, "%.600s in %.600s", r->words[PROGRAM], r->words[TYPES]);
+    if (!r->words[TRAINER]) return html_of(r->path, strlen(r->path));
+    snprintf(text, sizeof text, "%.600s in %.600s", r->words[TRAINER], r->words[TYPES]);
     return strcpy(need(NULL, strlen(text) + 1, 1), text);
 }
 
@@ -863,48 +860,43 @@ static void name_runs(void) {
     }
 }
 
-int main(int argc, char **argv) {
-    const char *out = NULL, *title = NULL, *to;
-    char        page[1100], beside[1110];
-    double      steps = 0.0;
+static void parse(int argc, char **argv, const char **out, const char **title) {
+    const known_option known[] = {word_option("--out", out), word_option("--title", title)};
+    char               most[32];
+    sprintf(most, "give at most %d", MAX_RUNS);
+    begin(argc, argv);
     for (int i = 1; i < argc; i++) {
-        const int named = strcmp(argv[i], "--out") == 0 || strcmp(argv[i], "--title") == 0;
-        if (strcmp(argv[i], "--help") == 0) return print_help(), 0;
-        if (named && i + 1 == argc) fail(2, argv[i], "needs a value", "see --help");
-        if (strcmp(argv[i], "--out") == 0) out = argv[++i];
-        else if (named) title = argv[++i];
-        else if (argv[i][0] == '-') fail(2, argv[i], "is not an option", "see --help");
-        else if (num_runs == MAX_RUNS) fail(2, argv[i], "is one file too many", "see --help");
-        else runs[num_runs++].path = argv[i];
+        if (is_help(argv[i])) print_help(), exit(finish(0));
+        if (is_among(known, 2, argv, &i)) continue;
+        if (argv[i][0] == '-') fail(2, argv[i], "is not an option", "see --help");
+        if (num_runs == MAX_RUNS) fail(2, argv[i], "is one file too many", most);
+        runs[num_runs++].path = argv[i];
     }
     if (!num_runs) fail(2, "LINES", "is missing", "give what --report wrote; see --help");
     if (strlen(runs[0].path) > 1000) fail(2, runs[0].path, "is too long a path", "choose a shorter one");
+}
+
+int main(int argc, char **argv) {
+    static const char help[] = "choose a file that can be written with --out";
+    const char       *out = NULL, *title = NULL;
+    char              page[1100];
+    double            steps = 0.0;
+    parse(argc, argv, &out, &title);
+    snprintf(page, sizeof page, "%s.html", runs[0].path);
+    if (!out) out = page;
+    for (int i = 0; i < num_runs; i++) refuse_overwriting("--out", out, runs[i].path);
     for (int i = 0; i < num_runs; i++) {
         read_run(&runs[i], runs[i].path);
         steps = runs[i].last > steps ? runs[i].last : steps;
     }
     name_runs();
-    snprintf(page, sizeof page, "%s.html", runs[0].path);
-    if (!out) out = page;
-    if (strlen(out) >= sizeof page) fail(2, out, "is too long a path", "choose a shorter one");
-    snprintf(beside, sizeof beside, "%s.new", out);
-    to      = strncmp(out, "/dev/", 5) == 0 ? out : beside; /* the older page stays until this one is whole */
-    FILE *f = fopen(to, "wb");
-    if (!f) fail(1, out, strerror(errno), "choose a file that can be written with --out");
-    write_page(f, title ? html_of(title, strlen(title)) : num_runs == 1 ? runs[0].name : "Runs compared");
-    const long size = ftell(f);
-    int        good = !ferror(f);
-    good = fclose(f) == 0 && good;
-#ifdef _WIN32
-    if (good && to == beside) remove(out);
-#endif
-    good = good && (to == out || rename(beside, out) == 0);
-    if (!good && to == beside) remove(beside);
-    if (!good) fail(1, out, "cannot be written", "is the disk full?");
+    output to = open_output(out, help);
+    write_page(to.f, title ? html_of(title, strlen(title)) : num_runs == 1 ? runs[0].name : "Runs compared");
+    const long size = ftell(to.f);
+    close_output(&to, 1, help);
     for (int i = 0; i < num_runs; i++)
         if (*runs[i].note) printf("%s: %s\n", runs[i].path, runs[i].note);
-    printf("%s: %.0f steps, %lu tensors, %lu samples, %ld KB\n", out, steps,
-           (unsigned long)num_layers(&runs[0]), (unsigned long)runs[0].lines, (size + 512) / 1024);
-    if (fflush(stdout) != 0) fail(1, "standard output", strerror(errno), "is the disk full?");
-    return 0;
+    printf("%s: %s, %s, %s, %ld KB\n", out, counted((size_t)steps, "step"), counted(num_layers(&runs[0]), "tensor"),
+           counted(runs[0].lines, "sample"), (size + 512) / 1024);
+    return finish(0);
 }

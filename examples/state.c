@@ -364,14 +364,17 @@ static const char help_of_state[] =
     "  --text       what the GPT learns (amp.h)\n"
     "  --quiet      no progress\n";
 
+static void print_help_of_state(void) { fputs(help_of_state, stdout); }
+
 static plan parse(int argc, char **argv) {
     plan p = {*standard(), "digits", 10, 15, 50000000};
     p.gpt.dtype = AMP_BF16;
     p.gpt.width = 128;
     p.gpt.seeds = 10;
     p.gpt.steps = 150;
-    int                millions = 0;
+    int                millions = 0, flag;
     const known_option known[] = {
+        flag_option("--quick", &flag),
         count_option("--seeds", &p.gpt.seeds, MAX_SEEDS), count_option("--epochs", &p.epochs, 1000),
         count_option("--steps", &p.gpt.steps, MAX_STEPS), word_option("--data", &p.data),
         count_option("--elements", &millions, 2000), word_option("--text", &p.gpt.text)};
@@ -379,12 +382,7 @@ static plan parse(int argc, char **argv) {
         make_quick(&p.gpt);
         p.epochs = 4, p.turns = 3, p.elements = 1000000;
     }
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) printf("%s", help_of_state), exit(0);
-        else if (strcmp(argv[i], "--quick") != 0 &&
-                 !is_among(known, sizeof known / sizeof *known, argv, &i))
-            fail(2, argv[i], "is not an option", "see --help");
-    }
+    parse_known(argc, argv, known, sizeof known / sizeof *known, print_help_of_state);
     if (millions) p.elements = (size_t)millions * 1000000;
     return p;
 }
@@ -401,10 +399,11 @@ int main(int argc, char **argv) {
     train_all(&p, &data, &t, loss);
     measure(&p, kept, speed);
     progress_end();
-    printf("%s; %d epochs\n", data.name, p.epochs);
-    printf("%s: %d blocks of width %d; %d steps of %d x %d bytes\n", p.gpt.text, p.gpt.layers,
-           p.gpt.width, p.gpt.steps, p.gpt.batch, p.gpt.context);
-    printf("%d seeds; a step of %lu parameters; %s\n", p.gpt.seeds, (unsigned long)p.elements,
+    printf("%s; %s\n", data.name, counted((size_t)p.epochs, "epoch"));
+    printf("%s: %s of width %d; %s of %d x %d bytes\n", p.gpt.text,
+           counted((size_t)p.gpt.layers, "block"), p.gpt.width, counted((size_t)p.gpt.steps, "step"),
+           p.gpt.batch, p.gpt.context);
+    printf("%s; a step of %lu parameters; %s\n", counted((size_t)p.gpt.seeds, "seed"), (unsigned long)p.elements,
            amp_cpu_tier());
     print_losses(loss, p.gpt.seeds, all);
     for (int s = 0; s < NUM_STORAGES; s++) {

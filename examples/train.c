@@ -395,7 +395,7 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
     const options *o      = &r->o;
     const int      epochs = r->epochs[which];
     size_t        *order  = need(data->num_train, sizeof(size_t));
-    int            first  = 0;
+    int            first  = 0, last = o->stop_after ? o->stop_after : epochs;
     lines          l;
     net            n;
     lines_open(&l, reports(o, which, v, seed) ? o->report : NULL, o->resume != NULL,
@@ -404,14 +404,16 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
     if (v == FP16 && seed == 0) n.m.scales = r->scales[which];
     if (o->resume) first = go_on(&n, o->resume, data->num_train / n.batch, epochs);
     for (size_t i = 0; i < data->num_train; i++) order[i] = i;
+    polled = one_run(o);
     for (int epoch = 0; epoch < epochs; epoch++) {
         shuffle(order, data->num_train, &n.rng); /* each order follows from the one before */
-        if (epoch >= first && !(o->stop_after && epoch >= o->stop_after)) {
+        if (epoch >= first && epoch < last) {
             const clock_t start = clock();
             const double  loss  = train_epoch(&n, data, order, r->steps[which]);
             const double  ms    = milliseconds_since(start);
             char          run[64];
             sprintf(run, "%s %s seed %d/%d", tasks[which].name, variants[v].name, seed + 1, o->seeds);
+            if (polled) r->o.stop_after = last = last_of(last, epoch + 1, epochs, "epoch");
             report_loss(r, which, v, seed, epoch, loss);
             r->done += 1.0 / epochs;
             progress_step(r->done / r->runs, run, (int)n.steps, (int)r->steps[which], loss,
@@ -420,6 +422,7 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
             if (o->save) save(&n.opt, o->save);
         }
     }
+    polled = 0;
     record(r, &n, data, v, seed);
     lines_close(&l, &n.opt);
     net_free(&n);

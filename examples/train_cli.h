@@ -1,4 +1,4 @@
-/* train_cli.h - what all trainers share: errors, counts and choices as options, progress
+/* train_cli.h - what all programs share: errors, options, progress, Ctrl-C, how they begin and end
 
    It knows neither data nor network, and is C and C++. PROGRAM, the program's name, is defined
    before this is included; and END(code), where an error has to end more than this process.      */
@@ -7,37 +7,51 @@
 #define TRAIN_CLI_H
 
 #include <errno.h>
+#include <float.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #if defined(__unix__) || defined(__APPLE__)
+#include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
-static int on_terminal(void) { return isatty(STDERR_FILENO); }
+static inline int on_terminal(void) { return isatty(STDERR_FILENO); }
 #else
-static int on_terminal(void) { return 0; }
+static inline int on_terminal(void) { return 0; }
 #endif
 
 #ifndef END
 #define END(code) exit(code)
 #endif
 
-static char command_line[512]; /* what keep_command was given, for reports */
-static int  quiet;             /* --quiet: no progress */
-
-static inline void keep_command(int argc, char **argv) {
-    size_t used = 0;
-    for (int i = 0; i < argc && used < sizeof command_line; i++)
-        used += (size_t)snprintf(command_line + used, sizeof command_line - used, "%s%s",
-                                 i ? " " : "", argv[i]);
-}
+static char command_line[512];  /* what begin was given, for reports */
+static int  quiet;              /* --quiet: no progress */
+static char unfinished[1200];   /* a file that is being written, and goes if the program is interrupted */
+static volatile sig_atomic_t polled, interrupted; /* Ctrl-C: does the program ask? did it come? */
 
 /* One line that says what was wrong, with which value, and what to do; then the end. */
 static inline void fail(int code, const char *subject, const char *problem, const char *remedy) {
     fprintf(stderr, PROGRAM ": %s: %s; %s\n", subject, problem, remedy);
     END(code);
+}
+
+/* Has all that was written to a file arrived? If not, errno says why; if an earlier write failed, one
+   more says it. */
+static inline int arrived(FILE *f) {
+    const int failed = ferror(f);
+    errno = 0;
+    if (failed) putc('\n', f);
+    return fflush(f) == 0 && !failed;
+}
+
+/* Behind a write that failed, which has set errno. */
+static inline void cannot_write(const char *path, const char *remedy) {
+    const int full = errno == ENOSPC;
+    fail(1, path, errno ? strerror(errno) : "cannot be written", full ? "make room on the disk" : remedy);
 }
 
 static inline void bad_option(const char *option, const char *value, const char *wanted) {
@@ -56,6 +70,72 @@ static inline void misread(const char *subject, const char *problem, const char 
     fail(2, subject, marked, remedy);
 }
 
+/* ------------------------------------------------------------------------------- begin and end */
+
+/* The end of a program: what it printed must have arrived. */
+static inline int finish(int status) {
+    if (!arrived(stdout)) cannot_write("standard output", "redirect it to a file that can be written");
+    return interrupted ? 128 + SIGINT : status;
+}
+
+#ifdef F_GETFD /* POSIX */
+/* A program that asks ends between two steps, any other at once, and so does one that is asked twice. */
+static inline void on_interrupt(int number) {
+    static const char line[] = "\n" PROGRAM ": interrupted: what is not printed or saved yet is lost\n";
+    const size_t      from = !on_terminal(); /* behind ^C a new line */
+    if (polled && !interrupted) {
+        interrupted = 1;
+        return;
+    }
+    if (*unfinished) unlink(unfinished);
+    const ssize_t told = write(STDERR_FILENO, line + from, sizeof line - 1 - from);
+    (void)told;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+#endif
+
+/* The beginning. The next file would take the place of a standard stream that is closed. Where Ctrl-C is
+   ignored, it stays so. */
+static inline void begin(int argc, char **argv) {
+    size_t used = 0;
+    for (int i = 0; i < argc && used < sizeof command_line; i++)
+        used += (size_t)snprintf(command_line + used, sizeof command_line - used, "%s%s",
+                                 i ? " " : "", argv[i]);
+#ifdef F_GETFD
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
+        if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDWR) == STDOUT_FILENO)
+            fail(1, "standard output", "is closed", "redirect it to a file or to /dev/null");
+    if (signal(SIGINT, SIG_IGN) == SIG_IGN) return;
+    signal(SIGINT, on_interrupt);
+#ifdef SA_RESTART
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags   = SA_RESTART; /* no write ends early */
+    sigaction(SIGINT, &action, NULL);
+#endif
+#endif
+}
+
+/* "1 epoch", "2 epochs"; the text stays until eight more are made. */
+static inline const char *counted(size_t n, const char *noun) {
+    static char     text[8][48];
+    static unsigned next;
+    char           *now = text[next++ % 8];
+    snprintf(now, sizeof text[0], "%lu %.20s%s", (unsigned long)n, noun, n == 1 ? "" : "s");
+    return now;
+}
+
+/* ------------------------------------------------------------------------------------- options */
+
+/* What amp.h reads in a variable of the environment. */
+static inline const char *words_of(const char *variable) {
+    return strcmp(variable, "AMP_ENABLE") == 0  ? "give 0 or 1"
+           : strcmp(variable, "AMP_DTYPE") == 0 ? "give fp32, fp16 or bf16"
+                                                : "give a number above 0, or dynamic"; /* AMP_LOSS_SCALE */
+}
+
 /* Does this option, which has no value, stand anywhere? */
 static inline int is_given(const char *option, int argc, char **argv) {
     for (int i = 1; i < argc; i++)
@@ -63,8 +143,39 @@ static inline int is_given(const char *option, int argc, char **argv) {
     return 0;
 }
 
-/* An option with a value: a word, one of the choices (of which the last is NULL), a whole number from
-   1 to most, or a number above 0 and at most that. */
+static inline int is_help(const char *word) {
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* An option that only changes what another one does is refused without that. */
+static inline void needs(int argc, char **argv, const char *option, const char *other) {
+    char problem[64];
+    if (!is_given(option, argc, argv) || is_given(other, argc, argv)) return;
+    snprintf(problem, sizeof problem, "does nothing without %s", other);
+    fail(2, option, problem, "add it, or leave this out");
+}
+
+/* --stop-after is of a run of so many steps, or epochs. */
+static inline void refuse_stop(int stop_after, int most, const char *noun) {
+    char subject[48], problem[64], remedy[48];
+    if (stop_after <= most) return;
+    sprintf(subject, "--stop-after %d", stop_after);
+    sprintf(problem, "the run ends after %s", counted((size_t)most, noun));
+    sprintf(remedy, "give at most %d", most);
+    fail(2, subject, problem, remedy);
+}
+
+/* What a batch is taken from must fill one. */
+static inline void refuse_batch(const char *source, size_t count, const char *noun, int batch) {
+    char problem[128], remedy[64];
+    if (count >= (size_t)batch) return;
+    sprintf(problem, "has %s to learn, and a batch takes %d", counted(count, noun), batch);
+    sprintf(remedy, "give more, or at most --batch %lu", (unsigned long)count);
+    fail(2, source, problem, count ? remedy : "give more");
+}
+
+/* An option: a flag, which becomes 1; or with a value: a word, one of the choices (of which the last is
+   NULL), a whole number from 1 to most, or a number above 0 and at most that. */
 typedef struct known_option {
     const char        *name, **word;
     const char *const *choices;
@@ -75,6 +186,11 @@ typedef struct known_option {
 
 static inline known_option word_option(const char *name, const char **to) {
     const known_option k = {name, to, NULL, NULL, NULL, 0.0};
+    return k;
+}
+
+static inline known_option flag_option(const char *name, int *to) {
+    const known_option k = {name, NULL, NULL, to, NULL, 0.0};
     return k;
 }
 
@@ -94,6 +210,8 @@ static inline known_option real_option(const char *name, float *to, double most)
 }
 
 static inline void take_value(const known_option *k, const char *value) {
+    const int    whole = !k->real;
+    const size_t plain = strspn(value, whole ? "0123456789" : "0123456789.eE+-"); /* no 0x10, nan, inf */
     char         wanted[256] = "", *end;
     const double x = strtod(value, &end);
     if (k->word) {
@@ -108,47 +226,70 @@ static inline void take_value(const known_option *k, const char *value) {
         if (i > 0) strcat(wanted, k->choices[i + 1] ? ", " : " or ");
         strcat(wanted, k->choices[i]);
     }
-    const int whole = !k->real, good = !k->choices && end != value && !*end && x <= k->most;
-    if (good && x > 0.0 && !whole) *k->real = (float)x;
-    else if (good && x >= 1.0 && whole && x <= (double)(int)x) *k->count = (int)x;
+    const int good = !k->choices && *value != '+' && !value[plain] && end != value && !*end && x <= k->most;
+    if (good && !whole && x >= (double)FLT_MIN) *k->real = (float)x;
+    else if (good && whole && x >= 1.0) *k->count = (int)x;
     else {
         if (!k->choices && whole) sprintf(wanted, "a whole number from 1 to %.0f", k->most);
-        else if (!k->choices) sprintf(wanted, "a number above 0 and at most %g", k->most);
+        else if (!k->choices) sprintf(wanted, "a number from 1.2e-38 to %g", k->most);
         bad_option(k->name, value, wanted);
     }
 }
 
-/* Is argv[*i] among these? Then its value is taken, too, and *i goes on. All take --quiet. */
+/* Is argv[*i] among these? Then its value is taken, too, and *i goes on. */
 static inline int is_among(const known_option *known, size_t count, char **argv, int *i) {
-    if (strcmp(argv[*i], "--quiet") == 0) return quiet = 1;
-    for (size_t k = 0; k < count; k++) {
-        if (strcmp(argv[*i], known[k].name) != 0) continue;
+    for (size_t n = 0; n < count; n++) {
+        const known_option *k = &known[n];
+        if (strcmp(argv[*i], k->name) != 0) continue;
+        if (!k->word && !k->choices && k->most <= 0.0) return *k->count = 1;
         if (!argv[*i + 1] || !*argv[*i + 1]) fail(2, argv[*i], "needs a value", "see --help");
-        take_value(&known[k], argv[++*i]);
+        take_value(k, argv[++*i]);
         return 1;
     }
     return 0;
 }
 
-/* Options that all have values; and those of a program that has none. */
+/* Options of a program, and those that it has in common with others. All have --quiet and --help. */
+static inline void parse_both(int argc, char **argv, const known_option *own, size_t num_own,
+                              const known_option *common, size_t num_common, void (*help)(void)) {
+    begin(argc, argv);
+    for (int i = 1; i < argc; i++) {
+        if (is_help(argv[i])) {
+            help();
+            exit(finish(0));
+        }
+        if (strcmp(argv[i], "--quiet") == 0) quiet = 1;
+        else if (!is_among(own, num_own, argv, &i) && !is_among(common, num_common, argv, &i))
+            fail(2, argv[i], "is not an option", "see --help");
+    }
+}
+
 static inline void parse_known(int argc, char **argv, const known_option *known, size_t count,
                                void (*help)(void)) {
-    keep_command(argc, argv);
+    parse_both(argc, argv, known, count, NULL, 0, help);
+}
+
+/* A program without options, but perhaps with a few values in their places. */
+static inline void parse_places(int argc, char **argv, const known_option *places, int count,
+                                const char *names, const char *help) {
+    begin(argc, argv);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            help();
-            exit(0);
+        if (is_help(argv[i])) {
+            printf("usage: " PROGRAM "%s\n%s\n", names, help);
+            exit(finish(0));
         }
-        if (!is_among(known, count, argv, &i)) fail(2, argv[i], "is not an option", "see --help");
+        if (i > count)
+            fail(2, argv[i], count ? "is one value too many" : "is not an option",
+                 count ? "see --help" : "run it without any");
+        take_value(&places[i - 1], argv[i]);
     }
 }
 
 static inline void no_options(int argc, char **argv, const char *help) {
-    if (argc < 2) return;
-    if (strcmp(argv[1], "--help") != 0) fail(2, argv[1], "is not an option", "run it without any");
-    printf("usage: " PROGRAM "\n%s\n", help);
-    exit(0);
+    parse_places(argc, argv, NULL, 0, "", help);
 }
+
+/* ------------------------------------------------------------------------------------- progress */
 
 /* Columns of the terminal; of a window without a size what COLUMNS says, else 80. */
 static inline int terminal_columns(void) {
@@ -162,10 +303,13 @@ static inline int terminal_columns(void) {
 }
 
 /* On a terminal the line of progress is rewritten; it ends before the last column, where some
-   terminals would begin the next row. */
+   terminals would begin the next row. What does not fit is left out from the end on, in whole parts:
+   two blanks stand between them. */
 static inline void rewrite_line(const char *line) {
-    const int room = terminal_columns() - 1;
-    fprintf(stderr, "\r%-*.*s%s", room, room, line, *line ? "" : "\r");
+    const int room = terminal_columns() - 1, all = (int)strlen(line);
+    int       fits = all < room ? all : room;
+    while (fits > 0 && fits < all && strncmp(line + fits, "  ", 2) != 0) fits--;
+    fprintf(stderr, "\r%-*.*s%s", room, fits, line, *line ? "" : "\r");
 }
 
 /* Say how much time is left, and what is being done, share being 0 to 1: on a terminal each second,
@@ -174,13 +318,13 @@ static inline void progress(double share, const char *now) {
     static time_t begin, said;
     static double last;
     const time_t  t = time(NULL);
-    char          line[192];
+    char          line[256];
     if (!begin || share < last) begin = said = t;
     last = share;
     if (quiet || share <= 0.0 || difftime(t, said) < (on_terminal() ? 1.0 : 10.0)) return;
     const int left = (int)(difftime(t, begin) * (1.0 - share) / share + 0.5);
     said = t;
-    snprintf(line, sizeof line, "%d:%02d left  %.160s", left / 60, left % 60, now);
+    snprintf(line, sizeof line, "%d:%02d left  %.223s", left / 60, left % 60, now);
     if (on_terminal()) rewrite_line(line);
     else fprintf(stderr, "%s\n", line);
 }
@@ -188,8 +332,8 @@ static inline void progress(double share, const char *now) {
 /* With a step of a run: its loss, items per second, and how many steps were skipped. */
 static inline void progress_step(double share, const char *run, int step, int steps, double loss,
                                  double rate, const char *items, unsigned long skipped) {
-    char now[160];
-    snprintf(now, sizeof now, "%.40s  step %d/%d  loss %.3g  %.1f%s %.12s/s  skipped %lu", run, step,
+    char now[224];
+    snprintf(now, sizeof now, "%.80s  step %d/%d  loss %.3g  %.1f%s %.12s/s  skipped %lu", run, step,
              steps, loss, rate < 1e3 ? rate : rate < 1e6 ? rate * 1e-3 : rate * 1e-6,
              rate < 1e3 ? "" : rate < 1e6 ? "k" : "M", items, skipped);
     progress(share, now);
@@ -200,11 +344,13 @@ static inline void progress_end(void) {
     if (on_terminal() && !quiet) rewrite_line("");
 }
 
-/* The end of a program: what it printed must have arrived. */
-static inline int finish(int status) {
-    if (fflush(stdout) != 0 || ferror(stdout))
-        fail(1, "standard output", strerror(errno), "is the disk full?");
-    return status;
+/* After which step (or epoch) does a run end? Ctrl-C, of a program that asks, makes it the one at hand. */
+static inline int last_of(int last, int now, int all, const char *noun) {
+    if (!interrupted || now >= last) return last;
+    progress_end();
+    fprintf(stderr, PROGRAM ": interrupted: the run ends after %s %d of %d, as with --stop-after %d\n",
+            noun, now, all, now);
+    return now;
 }
 
 #endif /* TRAIN_CLI_H */

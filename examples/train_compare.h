@@ -90,36 +90,31 @@ static void print_last_options(const options *o, const char *policy, const char 
            "  --save FILE       write the state there, every %d steps (--save-every N)\n"
            "  --resume FILE     continue from it; with the same other options the end has\n"
            "                    the bits of an uninterrupted run\n"
-           "  --stop-after N    end after step N, as an interruption would\n", one, o->save_every);
+           "  --stop-after N    end after step N, as Ctrl-C does after the one at hand\n", one,
+           o->save_every);
 }
 
 /* The options of the program and of all; quick and check say what --quick and --check mean. A
    program without check is for a GPU, and has no --policy, --tier and --report either. */
 static void parse_all(options *o, int argc, char **argv, const known_option *own, size_t num_own,
                       void (*help)(void), void (*quick)(options *), void (*check)(options *)) {
+    int                flag; /* of what is looked for first */
     const known_option common[] = {
-        word_option("--out", &o->out), word_option("--save", &o->save),
+        flag_option("--quick", &flag), word_option("--out", &o->out), word_option("--save", &o->save),
         word_option("--resume", &o->resume), choice_option("--dtype", type_names, &o->dtype),
         count_option("--batch", &o->batch, MAX_BATCH),
         count_option("--steps", &o->steps, MAX_STEPS),
         count_option("--seeds", &o->seeds, MAX_SEEDS),
         count_option("--save-every", &o->save_every, MAX_STEPS),
         count_option("--stop-after", &o->stop_after, MAX_STEPS), real_option("--lr", &o->lr, 1.0),
-        word_option("--policy", &o->policy), word_option("--tier", &o->tier),
-        word_option("--report", &o->report)};
-    const size_t num_common = sizeof common / sizeof *common - (check ? 0 : 3);
-    keep_command(argc, argv);
+        flag_option("--check", &flag), word_option("--policy", &o->policy),
+        word_option("--tier", &o->tier), word_option("--report", &o->report)};
+    const size_t num_common = sizeof common / sizeof *common - (check ? 0 : 4);
     if (is_given("--quick", argc, argv)) quick(o); /* first, wherever it is: options change it */
     if (check && is_given("--check", argc, argv)) check(o);
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            help();
-            exit(0);
-        }
-        if (strcmp(argv[i], "--quick") == 0 || (check && strcmp(argv[i], "--check") == 0)) continue;
-        if (!is_among(own, num_own, argv, &i) && !is_among(common, num_common, argv, &i))
-            fail(2, argv[i], "is not an option", "see --help");
-    }
+    parse_both(argc, argv, own, num_own, common, num_common, help);
+    needs(argc, argv, "--save-every", "--save");
+    if (o->steps) refuse_stop(o->stop_after, o->steps, "step");
     if (one_run(o) && o->dtype != ALL_TYPES && o->seeds == 2) o->seeds = 0; /* --quick's */
     if (one_run(o) && (o->dtype == ALL_TYPES || o->seeds > 1))
         fail(2, "--save, --resume, --stop-after", "they are for one run",
@@ -193,6 +188,13 @@ static void report_held(report *r, int v, int seed, int step, double loss) {
     r->held[v][seed * r->o.steps + (step + 1) / held_every(&r->o) - 1] = loss;
 }
 
+/* Of one run, after a step that is done now: the one after which it ends. */
+static int report_last(report *r, int last, int step) {
+    const int now = last_of(last, step, r->o.steps, "step");
+    if (now < last) r->o.stop_after = now;
+    return now;
+}
+
 /* After a step of type v. */
 static void report_progress(const report *r, int v, int seed, int step, uint64_t skipped) {
     const options *o = &r->o;
@@ -232,10 +234,11 @@ static double mebibytes(const report *r, int v) {
 /* ----------------------------------------------------------------------------- tables, pictures */
 
 static void print_table(const report *r) {
-    printf("\nheld-out %s%s:\n%s %d seed%s; %s per s; bytes of state per\n"
+    printf("\nheld-out %s%s:\n%s %s; %s per s; bytes of state per\n"
            "parameter; MiB of activations, of all\n\n",
            r->of.metric, r->of.unit,
-           r->o.seeds > 1 ? "mean +- standard deviation over" : "of", r->o.seeds, r->o.seeds > 1 ? "s" : "", r->of.items);
+           r->o.seeds > 1 ? "mean +- standard deviation over" : "of", counted((size_t)r->o.seeds, "seed"),
+           r->of.items);
     printf("%-4s %-18s %7s %8s %8s %6s %8s %7s %6s\n", "", r->of.metric, "skipped", "scale", "per s",
            "speed", "B/param", "act MiB", "MiB");
     for (int v = 0; v < 3; v++) {
@@ -281,14 +284,17 @@ static void print_reading(const report *r) {
                100.0 * (double)r->bytes[v][ACTIVATIONS] / (double)r->bytes[0][ACTIVATIONS]);
 }
 
-/* Of a curve, over the seeds, the mean of every so many values, and between what they are. */
+/* Of a curve, over the seeds, the mean of every so many values, and between what they are. Where a run has
+   stopped among them there is none. */
 static void add_curve(plot *p, int curve, const double *x, int each, size_t every, int seeds) {
     double *y = (double *)need(3 * p->count, sizeof *y), *low = y + p->count, *high = low + p->count;
     for (size_t i = 0; i < p->count; i++) {
         for (int seed = 0; seed < seeds; seed++) {
-            double mean = 0.0;
-            for (size_t j = 0; j < every; j++)
-                mean += x[(size_t)(seed * each) + i * every + j] / (double)every;
+            const double *value = x + (size_t)(seed * each) + i * every;
+            double        mean  = 0.0;
+            int           whole = 1;
+            for (size_t j = 0; j < every; j++) whole &= drawable(value[j]), mean += value[j] / (double)every;
+            if (!whole) mean = 0.0;
             y[i] += mean / seeds;
             if (seed == 0 || mean < low[i]) low[i] = mean;
             if (seed == 0 || mean > high[i]) high[i] = mean;

@@ -579,10 +579,10 @@ static void open_gpu(void) {
     must(cudaGetDeviceProperties(&device, 0));
     must(cudaDriverGetVersion(&driver));
     must(cudaRuntimeGetVersion(&runtime));
-    printf("%s, CUDA driver %d.%d, runtime %d.%d: %d layers %d x %d, batch %d, %d batches, "
-           "%d epochs, %s\n\n", device.name, driver / 1000, driver % 1000 / 10, runtime / 1000,
-           runtime % 1000 / 10, o.layers, o.width, o.width, o.batch, o.batches, o.epochs,
-           o.dtype == AMP_F16 ? "fp16" : "bf16");
+    printf("%s, CUDA driver %d.%d, runtime %d.%d: %s %d x %d, %d batch%s of %d, %s, %s\n\n", device.name,
+           driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+           counted((size_t)o.layers, "layer"), o.width, o.width, o.batches, o.batches == 1 ? "" : "es",
+           o.batch, counted((size_t)o.epochs, "epoch"), o.dtype == AMP_F16 ? "fp16" : "bf16");
     fflush(stdout);
     must(cudaStreamCreateWithFlags(&gpu.stream, cudaStreamNonBlocking));
     must(cublasCreate(&gpu.plain));

@@ -46,11 +46,13 @@ static void lines_put_processor(FILE *f) {
     lines_put_string(f, "processor", strcat(strcat(name, "products by "), amp_cpu_tier()));
 }
 
+static const char lines_help[] = "choose a file that can be written with --report";
+
 /* A file that cannot be written shall be named before a run, not after it. */
 static void lines_try(const char *path) {
     FILE *f = path ? fopen(path, "ab") : NULL;
     if (f) fclose(f);
-    else if (path) fail(1, path, strerror(errno), "choose a file that can be written with --report");
+    else if (path) cannot_write(path, lines_help);
 }
 
 /* For a run of so many steps; one that is resumed goes on behind what is there, even if that ends
@@ -86,8 +88,8 @@ static void lines_write(lines *l, const amp_optimizer *opt) {
         fprintf(l->file, "],\"seconds\":%.6f}\n", (double)(clock() - l->since) / CLOCKS_PER_SEC);
         result = amp_report_json(opt, l->file, &l->told);
     }
-    if (result != AMP_OK || fflush(l->file) != 0)
-        fail(1, l->path, "cannot write a report", "is the disk full?");
+    const int good = arrived(l->file);
+    if (result != AMP_OK || !good) cannot_write(l->path, lines_help);
     l->count = 0;
     l->since = clock();
 }
@@ -103,7 +105,7 @@ static void lines_step(lines *l, const amp_optimizer *opt, double loss) {
 static void lines_close(lines *l, const amp_optimizer *opt) {
     if (!l->file) return;
     if (l->count) lines_write(l, opt);
-    if (fclose(l->file) != 0) fail(1, l->path, strerror(errno), "is the disk full?");
+    if (fclose(l->file) != 0) cannot_write(l->path, lines_help);
     free(l->losses);
     l->file = NULL;
 }

@@ -12,20 +12,30 @@
 #endif
 
 #include "train_cli.h" /* fail */
+#include "train_files.h"
 
 #include <math.h>
 #include <string.h>
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/stat.h>
-static void make_directory(const char *path) { /* and those that it is in */
-    char part[1024];
-    for (size_t i = 1; path[i - 1] && i < sizeof part; i++)
-        if (path[i] == '/' || !path[i]) sprintf(part, "%.*s", (int)i, path), mkdir(part, 0777);
-}
+/* And those that it is in. */
+static void make_directory(const char *path) {
+#ifdef F_GETFD /* POSIX */
+    char        part[1024];
+    struct stat is;
+    int         error = 0;
+    for (size_t i = 1; path[i - 1] && i < sizeof part; i++) {
+        if (path[i] && path[i] != '/') continue;
+        sprintf(part, "%.*s", (int)i, path);
+        if (mkdir(part, 0777) != 0 && errno != EEXIST && !error) error = errno;
+    }
+    const int there = stat(path, &is) == 0;
+    if (there && S_ISDIR(is.st_mode)) return;
+    if (!error) error = there ? ENOTDIR : errno;
+    fail(1, path, strerror(error), "choose a directory that can be made with --out DIR");
 #else
-static void make_directory(const char *path) { (void)path; }
+    (void)path;
 #endif
+}
 
 enum { MAX_CURVES = 5, SHOWN = 5 /* in a row */, PICTURE_WIDTH = 480, PLOT_HEIGHT = 330 };
 
@@ -41,44 +51,24 @@ typedef struct plot {
 
 /* --------------------------------------------------------------------------------------- files */
 
-/* A picture is written beside its place and moved there when it is whole, so that a run which is
-   interrupted, or finds the disk full, leaves the older one. */
-typedef struct drawing {
-    FILE *f;
-    char  path[1024], beside[1032];
-} drawing;
+static const char picture_help[] = "choose a directory that can be written with --out DIR";
 
-static drawing open_picture(const char *dir, const char *name) {
-    drawing p;
-    if (snprintf(p.path, sizeof p.path, "%s/%s", dir, name) >= (int)sizeof p.path)
+static output open_picture(const char *dir, const char *name) {
+    char path[1024];
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         fail(2, "--out", "path too long", "choose a shorter one");
-    snprintf(p.beside, sizeof p.beside, "%s.new", p.path);
-    p.f = fopen(p.beside, "wb");
-    if (!p.f)
-        fail(1, p.path, strerror(errno), "choose a directory that can be written with --out DIR");
-    return p;
-}
-
-static void close_picture(drawing *p, int keep) {
-    const int written = !ferror(p->f);
-    const int good    = fclose(p->f) == 0 && written;
-#ifdef _WIN32
-    if (good && keep) remove(p->path);
-#endif
-    if (good && keep && rename(p->beside, p->path) == 0) return;
-    remove(p->beside);
-    if (keep) fail(1, p->path, "the picture cannot be written", "is the disk full?");
+    return open_output(path, picture_help);
 }
 
 /* Make the directory if it is missing, and fail if nothing can be written there. */
 static void try_picture(const char *dir, const char *name) {
     make_directory(dir);
-    drawing p = open_picture(dir, name);
-    close_picture(&p, 0);
+    output p = open_picture(dir, name);
+    close_output(&p, 0, picture_help);
 }
 
-static drawing svg_begin(const char *dir, const char *name, int height) {
-    drawing p = open_picture(dir, name);
+static output svg_begin(const char *dir, const char *name, int height) {
+    output p = open_picture(dir, name);
     fprintf(p.f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 "
                  "%d %d\" font-family=\"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif\" "
                  "font-size=\"14\">\n<style>"
@@ -94,9 +84,9 @@ static drawing svg_begin(const char *dir, const char *name, int height) {
 }
 
 /* Without anything to see, the older picture stays. */
-static void svg_end(drawing *p, int keep) {
+static void svg_end(output *p, int keep) {
     fprintf(p->f, "</svg>\n");
-    close_picture(p, keep);
+    close_output(p, keep, picture_help);
 }
 
 /* ---------------------------------------------------------------------------------------- text */
@@ -336,7 +326,7 @@ static void draw_curves(const char *dir, const char *file, const plot plots[2],
         "stroke-width=\"2\" stroke-dasharray=\"10 4 2 4\""};
     const int shown = !!plots[0].title + !!plots[1].title;
     double    top   = draw_legend(NULL, names, style);
-    drawing   to    = svg_begin(dir, file, (int)top + 6 + shown * PLOT_HEIGHT);
+    output    to    = svg_begin(dir, file, (int)top + 6 + shown * PLOT_HEIGHT);
     int       any   = 0;
     axes      a;
     draw_legend(to.f, names, style);
@@ -358,7 +348,7 @@ static void draw_curves(const char *dir, const char *file, const plot plots[2],
    programs have them.) */
 static inline void draw_scales(const char *dir, const char *file, const plot plots[2]) {
     double  top = 8.0;
-    drawing to  = svg_begin(dir, file, 14 + (!!plots[0].title + !!plots[1].title) * PLOT_HEIGHT);
+    output  to  = svg_begin(dir, file, 14 + (!!plots[0].title + !!plots[1].title) * PLOT_HEIGHT);
     FILE   *f   = to.f;
     int     any = 0;
     axes    a;
@@ -408,7 +398,7 @@ static inline void draw_images(const char *dir, const char *file, const char *ti
                                const image_row *rows, int num_rows, size_t side) {
     const double left = 122.0, gap = 4.0, size = (PICTURE_WIDTH - left - 8.0) / SHOWN - gap;
     const double px = size / (double)side, top = 22.0 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, title);
-    drawing      to = svg_begin(dir, file, 8 + (int)(top + num_rows * (size + gap)));
+    output       to = svg_begin(dir, file, 8 + (int)(top + num_rows * (size + gap)));
     FILE        *f  = to.f;
     svg_lines(f, 26.0, 15.0, 1, title);
     for (int row = 0; row < num_rows; row++) {

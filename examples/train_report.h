@@ -110,7 +110,7 @@ static void print_help(void) {
            "  --save FILE              write the state there at the end of every epoch\n"
            "  --resume FILE            continue from it; with the same other options the end\n"
            "                           has the bits of an uninterrupted run\n"
-           "  --stop-after N           end after epoch N, as an interruption would\n",
+           "  --stop-after N           end after epoch N, as Ctrl-C does after the one at hand\n",
            tasks[CLASSIFY].epochs[0], tasks[RECONSTRUCT].epochs[0], tasks[CLASSIFY].epochs[1],
            tasks[RECONSTRUCT].epochs[1]);
 }
@@ -126,6 +126,7 @@ static options parse_options(int argc, char **argv) {
         word_option("--report", &o.report), word_option("--save", &o.save),
         word_option("--resume", &o.resume)};
     parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
+    keep_inputs(o.data, o.resume, o.save, o.report);
     if (one_run(&o) && (o.task == NUM_TASKS || o.dtype == ALL_TYPES || o.seeds != 1))
         fail(2, "--save, --resume, --stop-after", "they are for one run",
              "add --task classify or reconstruct, --dtype fp32, fp16 or bf16, and --seeds 1");
@@ -219,10 +220,10 @@ typedef struct report {
 static void report_init(report *r, const dataset *data) {
     const int fashion = data->side == 28;
     if (!r->o.seeds) r->o.seeds = fashion ? 3 : 5;
-    if ((size_t)r->o.batch > data->num_train)
-        fail(2, "--batch", "is more than there are training images", "choose a smaller one");
+    refuse_batch(data->name, data->num_train, "image", r->o.batch);
     for (int t = 0; t < NUM_TASKS; t++) {
         r->epochs[t] = r->o.epochs ? r->o.epochs : tasks[t].epochs[fashion];
+        if (t == r->o.task) refuse_stop(r->o.stop_after, r->epochs[t], "epoch");
         r->steps[t]  = data->num_train / (size_t)r->o.batch * (size_t)r->epochs[t];
         r->scales[t] = need(r->steps[t], sizeof(double));
         for (int v = 0; v < NUM_VARIANTS; v++)
@@ -247,8 +248,8 @@ static void print_plan(const report *r, const dataset *data) {
     printf("%s\n", data->name);
     for (int t = 0; t < NUM_TASKS; t++)
         if (task_on(&r->o, t))
-            printf("%s: %d epochs of %lu steps, batch %d\n", tasks[t].name, r->epochs[t],
-                   (unsigned long)(data->num_train / (size_t)r->o.batch), r->o.batch);
+            printf("%s: %s of %s, batch %d\n", tasks[t].name, counted((size_t)r->epochs[t], "epoch"),
+                   counted(data->num_train / (size_t)r->o.batch, "step"), r->o.batch);
     fflush(stdout);
 }
 
@@ -297,9 +298,9 @@ static void print_times(const report *r, int which, int v) {
 
 static void print_table(const report *r, int which) {
     const int decimals = which == CLASSIFY ? 2 : 5;
-    printf("\n%s: held-out %s, %s %d seed%s\n\n", tasks[which].name,
+    printf("\n%s: held-out %s, %s %s\n\n", tasks[which].name,
            which == CLASSIFY ? "accuracy in %" : "mean squared error",
-           r->o.seeds > 1 ? "mean +- standard deviation over" : "of", r->o.seeds, r->o.seeds > 1 ? "s" : "");
+           r->o.seeds > 1 ? "mean +- standard deviation over" : "of", counted((size_t)r->o.seeds, "seed"));
     printf("%-19s %-18s %9s %7s %7s %8s\n", "", tasks[which].metric, "flushed %", "lost %", "skipped",
            "scale");
     for (int v = 0; v < NUM_VARIANTS; v++) {
@@ -450,8 +451,7 @@ static void draw_pictures(const report *r, const dataset *data) {
             overflows += drawable(r->scales[t][i]) && r->scales[t][i] < r->scales[t][i - 1];
         if (!overflows) sprintf(title[t], "%s: the scale is never halved", tasks[t].name);
         else
-            sprintf(title[t], "%s: the scale is halved %d time%s", tasks[t].name, overflows,
-                    overflows > 1 ? "s" : "");
+            sprintf(title[t], "%s: the scale is halved %s", tasks[t].name, counted((size_t)overflows, "time"));
         sprintf(axis[t], "step of %s", tasks[t].name);
         scale[t] = (plot){task_on(&r->o, t) ? title[t] : NULL, what, r->steps[t],
                           {r->scales[t]}, {0}, {0}, axis[t], 0.0};

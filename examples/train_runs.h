@@ -61,16 +61,18 @@ static double take_step(net *n) {
    many steps as the others. The networks are left as they are then. */
 static void train_seed(report *r, const corpus *d, int seed, net nets[3]) {
     const options *o    = &r->o;
-    const int      last = o->stop_after && o->stop_after < o->steps ? o->stop_after : o->steps;
+    int            last = o->stop_after ? o->stop_after : o->steps;
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         net_init(&nets[v], o, d, (amp_dtype)v, seed);
         if (o->resume) resume(&nets[v].opt, o->resume, nets[v].problem);
     }
+    polled = o->dtype != ALL_TYPES && o->seeds == 1;
     for (int step = 0; step < last; step++) {
         for (int v = 0; v < 3; v++) {
             net *n = &nets[v];
             if (!type_on(o, v) || status_of(&n->opt).steps > (uint64_t)step) continue; /* resumed */
+            last = report_last(r, last, step + 1);
             const double start = seconds();
             const double loss  = take_step(n);
             report_step(r, v, seed, step, loss, seconds() - start);
@@ -80,6 +82,7 @@ static void train_seed(report *r, const corpus *d, int seed, net nets[3]) {
             report_progress(r, v, seed, step, status_of(&n->opt).skipped);
         }
     }
+    polled = 0;
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         const amp_status status = status_of(&nets[v].opt);

@@ -19,14 +19,16 @@ static inline amp_result name_run(amp_optimizer *opt, const char *run) {
     return amp_optimizer_add(opt, &t);
 }
 
+static const char save_help[] = "choose a file that can be written with --save";
+
 /* amp.h's state is all there is: masters, moments, scale and counts. It goes to another file that
    is renamed, so that the program may be killed at any time. */
 static inline void save(const amp_optimizer *opt, const char *path) {
     errno = 0;
     const amp_result result = amp_optimizer_save_file(opt, path);
-    const char *problem = result == AMP_ERROR_WRITE && errno ? strerror(errno) : amp_result_string(result);
-    if (result == AMP_ERROR_UNSUPPORTED) problem = "is not a file";
-    if (result != AMP_OK) fail(1, path, problem, "choose a file that can be written with --save");
+    const char *problem = result == AMP_ERROR_UNSUPPORTED ? "is not a file" : amp_result_string(result);
+    if (result == AMP_ERROR_WRITE && errno) cannot_write(path, save_help);
+    if (result != AMP_OK) fail(1, path, problem, save_help);
 }
 
 /* problem is the desc's: in which way it is the state of another run. */

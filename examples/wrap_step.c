@@ -14,9 +14,10 @@
 #include "amp.h"                                                                    /* AMP 2 */
 #include <math.h>   /* sinf, cosf, tanhf, fabs */
 #include <stdio.h>
-#include <stdlib.h> /* exit */
-#include <string.h> /* strcmp, memset */
+#include <string.h> /* memset */
 #include <time.h>   /* clock */
+#define PROGRAM "wrap_step"
+#include "train_cli.h" /* fail, no_options, finish */
 
 enum { SIDE = 16, POINTS = SIDE * SIDE, LAYERS = 3, IN = 3, HIDDEN = 64, ROW = 100 };
 enum { SECOND = IN * HIDDEN, THIRD = SECOND + HIDDEN * HIDDEN, WEIGHTS = THIRD + HIDDEN };
@@ -28,9 +29,8 @@ static int           mixed;
 static amp_optimizer opt; static char why[AMP_PROBLEM_SIZE];                        /* AMP 3 */
 
 static void must(amp_result result) {
-    if (result == AMP_OK) return;
-    fprintf(stderr, "wrap_step: amp.h: %s%s%s\n", amp_result_string(result), *why ? ": " : "", why);
-    exit(1);
+    if (result != AMP_OK)
+        fail(1, "amp.h", *why ? why : amp_result_string(result), "this is a bug in wrap_step.c");
 }
 
 /* y = a w^T; then da = dy w and dv = dy^T a; w and dv are out x in, as PyTorch stores them. */
@@ -122,12 +122,7 @@ static void train_mixed(float *w) {
 
 int main(int argc, char **argv) {
     static float w[2][WEIGHTS];
-    if (argc > 1) {
-        const int help = strcmp(argv[1], "--help") == 0;
-        if (help) puts("usage: wrap_step\nTrains in fp32 and mixed precision; takes no options.");
-        else fprintf(stderr, "wrap_step: %s: is not an option; run it without any\n", argv[1]);
-        return help ? 0 : 2;
-    }
+    no_options(argc, argv, "Trains in fp32 and mixed precision; takes no options.");
     for (uint32_t i = 0, state = 1; i < WEIGHTS; i++) {
         state   = state * 1664525u + 1013904223u;
         w[0][i] = w[1][i] = ((float)(state >> 8) / 8388608.0f - 1.0f) * (i < SECOND ? 1.5f : 0.3f);
@@ -158,6 +153,5 @@ int main(int argc, char **argv) {
     printf("%s: the last losses differ by %.2f%%;\n"
            "a step takes %.2f ms instead of %.2f: it is %.1f times as fast\n", ok ? "ok" : "FAILED",
            100.0 * apart, ms[1], ms[0], ms[0] / ms[1]);
-    if (fflush(stdout) != 0) perror("wrap_step: standard output");
-    return !ok || ferror(stdout);
+    return finish(!ok);
 }

@@ -51,6 +51,14 @@ ops 'what allows a banned op'  'give --override op:BINARY_CROSS_ENTROPY=fp32$' \
 for variable in AMP_POLICY AMP_DTYPE AMP_ENABLE; do
     refuses "autocast_ops: a bad $variable is named" "ops: $variable: .*: .fp9;" env $variable=fp9 "$build/autocast_ops"
 done
+ops 'a question beside a table is refused' '--op: cannot stand beside --table' '--op softmax --table all'
+ops 'what --table differ leaves out'       '--table differ; leave'             '--table differ --policy tf'
+ops 'inputs without an op are refused'     '--inputs: does nothing without --op' '--inputs fp16'
+for pair in 'AMP_DTYPE/fp32, fp16 or bf16' 'AMP_ENABLE/0 or 1' 'AMP_LOSS_SCALE/a number above 0, or dynamic'; do
+    variable=${pair%/*}
+    refuses "recipes: a bad $variable, and what is allowed" "recipes: $variable: .*foo; give ${pair#*/}\$" \
+        env $variable=foo "$build/recipes"
+done
 "$build/state" --quick > "$out/log" 2>&1 &&
     awk '/^state [a-z0-9+]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
              kept = kept " " $4; moved = moved " " $6; n++}
@@ -81,6 +89,42 @@ for program in $programs; do
     check "$program: a full disk is named" $?
 done
 
+# What all do: help, and a standard output that is full or closed.
+for program in linear $programs train gpt cnn ncf report; do
+    "$build/$program" --help > "$out/help" 2>&1 && "$build/$program" -h > "$out/log" 2>&1 && cmp "$out/help" "$out/log"
+    check "$program: -h is --help" $?
+    refuses "$program: --help on a full disk" "^$program: standard output: No space left" \
+        sh -c '"$0" --help > /dev/full' "$build/$program"
+    refuses "$program: a closed standard output" "^$program: standard output: is closed; redirect" \
+        sh -c '"$0" >&-' "$build/$program"
+done
+cat > "$out/narrow.c" << 'END'
+#include <time.h>
+static time_t clock_says;
+#define time(t) (clock_says += 60)
+#define PROGRAM "narrow"
+#include "examples/train_cli.h"
+int main(int argc, char **argv) {
+    if (argc > 1) return rewrite_line(argv[1]), 0;
+    for (int i = 1; i < 3; i++)
+        progress_step(0.1 * i, "reconstruct fp16+master+scaling seed 10/20", 1234, 25000, 2.31, 12500.0, "interactions", 3);
+    return 0;
+}
+END
+line='10:07 left  gpt bf16 seed 1/3  step 1234/25000  loss 2.31  12.5k tokens/s  skipped 3'
+narrow() { # at every width as many whole parts as fit
+    ${CC:-cc} -std=c99 -Wall -Wextra -I. "$out/narrow.c" -o "$out/narrow" || return
+    for columns in $(seq 1 100); do COLUMNS=$columns "$out/narrow" "$line" 2>&1 | tr '\r' '\n'; done > "$out/rows"
+    grep . "$out/rows" | awk -v line="$line" '
+        {fits = ""; count = split(line, part, "  ")
+         for (i = 1; i <= count && length(fits part[i]) + 2 * (i > 1) < NR + 1; i++) fits = fits (i > 1 ? "  " : "") part[i]
+         if (length($0) != NR || $0 != sprintf("%-" NR "s", fits)) {print NR + 1 ": " $0; bad = 1}}
+        END {exit bad || NR != 99}'
+}
+try 'progress is cut between its parts' narrow
+"$out/narrow" 2>&1 | grep -qx '4:00 left  reconstruct fp16+master+scaling seed 10/20  step 1234/25000  loss 2.31  12.5k interactions/s  skipped 3'
+check 'and nothing of it is cut elsewhere' $?
+
 "$build/linear" > "$out/log" 2>&1 && awk '{rows++; bad += !($(NF - 4) < 0.9 * $(NF - 7)); last[$1 $2] = $(NF - 4)}
     function far(a, b) {return (a - b) ^ 2 > 0.02 ^ 2 * b ^ 2}
     END {exit !(rows == 4 && !bad && !far(last["ampfp32"], last["loopsloss"]) &&
@@ -88,16 +132,17 @@ done
 check 'linear: all four ways learn, and end with the loss of the loops within 2 %' $?
 [ "$(wc -l < examples/linear.c)" -le 105 ]
 check 'linear: at most 105 lines' $?
-refuses 'linear: an unknown option is named' "H is '--bogus'; give 1 to 2048" "$build/linear" --bogus
-refuses 'linear: too many rows are named'    "B is '513'; give 1 to 512"  "$build/linear" 16 513
-refuses 'linear: a third argument is refused' 'usage: linear'  "$build/linear" 16 8 1
+refuses 'linear: an unknown option is named' "H does not take '--bogus'; give .* 1 to 2048" "$build/linear" --bogus
+refuses 'linear: too many rows are named'    "B does not take '513'; give .* 1 to 512"  "$build/linear" 16 513
+refuses 'linear: a third value is refused'   ': 1: is one value too many'  "$build/linear" 16 8 1
+refuses 'linear: rows are whole numbers'     "B does not take '0x10'"  "$build/linear" 16 0x10
 { "$build/linear" 16 8 3>&2 2>&1 > /dev/full; echo $?; } > "$out/log"
 [ "$(sed -n '$p' "$out/log")" = 1 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
 check 'linear: a full disk is named' $?
 
 rm -rf "$out/made"
 "$build/train" --data digits --seeds 1 --epochs 1 --out "$out/made/here" > "$out/log" 2>&1 &&
-    [ -s "$out/made/here/train_loss.svg" ] && awk '$NF ~ /x$/ && NF == 7 {bad++}
+    [ -s "$out/made/here/train_loss.svg" ] && grep -qx 'classify: 1 epoch of 22 steps, batch 64' "$out/log" && awk '$NF ~ /x$/ && NF == 7 {bad++}
         /^(fp32|bf16.master) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+$/ {rows++}
         END {exit !(rows == 4)}' "$out/log"
 check 'train: a missing directory is made; the rows of one seed have no spread' $?
@@ -137,8 +182,9 @@ done > "$out/log"
 [ ! -s "$out/log" ]
 check 'train: no title of a picture is wider than the picture' $?
 echo older > "$out/train_loss.svg"
-(train --data digits > "$out/log" 2>&1 & sleep 0.5; kill -INT $! 2> /dev/null; kill $!; wait $!) 2> /dev/null
-[ "$(cat "$out/train_loss.svg")" = older ]
+"$build/train" --data digits --out "$out" > "$out/log" 2>&1 &
+sleep 0.5
+kill $! && ! wait $! 2> /dev/null && [ "$(cat "$out/train_loss.svg")" = older ]
 check 'train: a run that is interrupted leaves the older picture' $?
 
 one='--data digits --task reconstruct --dtype fp16 --seeds 1 --epochs 3'
@@ -153,7 +199,30 @@ refuses 'train: a state of another network is refused' 'part.*layer' \
 head -c 999 "$out/part" > "$out/torn"
 refuses 'train: a torn state is named' torn "$build/train" $one --resume "$out/torn"
 
+if $with_interrupt true 2> /dev/null; then
+    one='--data digits --task classify --dtype fp16 --seeds 1 --epochs 900'
+    $with_interrupt "$build/train" $one --out "$out" --save "$out/part" --report "$out/lines" \
+        > "$out/first" 2> "$out/log" &
+    interrupt "$out/lines" losses
+    status=$? epoch=$(sed -n 's/^final .* epoch \([0-9]*\) of 900,.*/\1/p' "$out/first")
+    [ $status = 130 ] && [ "$epoch" -lt 900 ] &&
+        grep -q "^train: interrupted: the run ends after epoch $epoch of 900, as with --stop-after $epoch\$" "$out/log" &&
+        train $one --stop-after "$epoch" --save "$out/whole" --report "$out/lines" > "$out/second" 2> "$out/log" &&
+        cmp "$out/whole" "$out/part" > "$out/log" 2>&1 &&
+        [ "$(grep '^final' "$out/first")" = "$(grep '^final' "$out/second")" ]
+    check 'train: Ctrl-C ends it after the epoch, with state, table and pictures' $?
+    $with_interrupt "$build/state" 2> "$out/log" &
+    sleep 1
+    kill -INT $!
+    wait $!
+    [ $? = 130 ] && [ "$(cat "$out/log")" = 'state: interrupted: what is not printed or saved yet is lost' ]
+    check 'state: Ctrl-C ends it with a line' $?
+else
+    skip 'Ctrl-C' 'env has no --default-signal'
+fi
+
 head -c 20000 examples/digits.csv.gz > "$out/torn.csv.gz"
+gzip -dc examples/digits.csv.gz | head -n 100 > "$out/few.csv"
 gzip -dc examples/digits.csv.gz | head -n 100 | cut -c1-40 > "$out/torn.csv"
 mkdir -p "$out/idx" "$out/empty"
 printf '\000\000\010\003\000\000\352\140\000\000\000\034\000\000\000\034abc' \
@@ -172,7 +241,28 @@ refuses 'train: a wrong AMP_DATA is named'   "$out/nowhere"  "$build/train"
 unset AMP_DATA
 refuses 'train: an unknown option is named'  --bogus         "$build/train" --bogus
 refuses 'train: a bad number is named'       zero            "$build/train" --epochs zero
+for number in 0x10 +3 ' 3' 3.0 1e1 nan; do
+    refuses "train: '$number' epochs are refused" "--epochs does not take '$number'; give a whole" \
+        "$build/train" --epochs "$number"
+done
+refuses 'train: --stop-after behind the end' '--stop-after 21: the run ends after 20 epochs; give at most 20' \
+    "$build/train" --data digits --task classify --dtype fp16 --seeds 1 --stop-after 21
+refuses 'train: a batch larger than all'     'few.csv.* has 80 images to learn, and a batch takes 90;.* 80$' \
+    "$build/train" --data "$out/few.csv" --batch 90
 refuses 'train: an unknown task is named'    fly             "$build/train" --task fly
+mkdir -p "$out/taken/train_loss.svg"
+refuses 'train: a directory where a picture goes' 'train_loss.svg: Is a directory' \
+    "$build/train" --data digits --out "$out/taken"
+if [ -d /sys/kernel ]; then # of which mkdir and fopen say different things
+    refuses 'train: why a directory cannot be made' ': /sys/x: \(Operation not\|Permission\|Read-only\)' \
+        "$build/train" --data digits --out /sys/x
+else
+    skip 'train: why a directory cannot be made' 'no /sys'
+fi
+cp examples/digits.csv.gz "$out/own.csv.gz" && ln -s own.csv.gz "$out/other.csv.gz"
+refuses 'train: --report on its data is refused' 'own.csv.gz: --report .*other.csv.gz would overwrite' \
+    "$build/train" --data "$out/own.csv.gz" --report "$out/other.csv.gz"
+try 'train: and they stay' cmp examples/digits.csv.gz "$out/own.csv.gz"
 "$build/train" --help > "$out/log" 2>&1 && grep -q -e --seeds "$out/log"
 check 'train: --help' $?
 

@@ -16,6 +16,8 @@ for program in train_cuda step_cuda gpt_cuda; do
     check "$program: compiles with $compiler" $?
     "$out/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
     check "$program: --help" $?
+    refuses "$program: --help on a full disk" "^$program: standard output: No space left" \
+        sh -c '"$0" --help > /dev/full' "$out/$program"
     refuses "$program: an unknown option is named" --bogus "$out/$program" --bogus
 done
 # README's block for a GPU, in a program with eight weights whose loss is 2^-10: scaled it is 64.

@@ -34,6 +34,15 @@ MAKEFLAGS= make --no-print-directory install PREFIX=/opt/amp DESTDIR="$out/stage
     grep -x 'prefix=/opt/amp' "$out/stage/opt/amp/share/pkgconfig/amp.pc" >> "$out/log" 2>&1
 check 'DESTDIR= is where files go, not what amp.pc says' $?
 
+for target in install uninstall; do
+    refuses "make $target: an empty PREFIX is refused" "PREFIX is empty; give a directory: make $target PREFIX=/" \
+        env MAKEFLAGS= make --no-print-directory -n $target PREFIX=
+    refuses "make $target: so is a relative one with DESTDIR" 'PREFIX=rel is relative, and DESTDIR is set; begin' \
+        env MAKEFLAGS= make --no-print-directory $target PREFIX=rel DESTDIR="$out/stage"
+done
+[ ! -e "$out/stagerel" ] && [ ! -e "$out/stage/rel" ]
+check 'and nothing is beside DESTDIR' $?
+
 (umask 077 && MAKEFLAGS= make --no-print-directory install PREFIX="$out/dark") > "$out/log" 2>&1 &&
     [ -z "$(find "$out/dark" ! -perm -444 -o -type d ! -perm -555)" ] && [ -s "$out/dark/share/amp/amp-config.cmake" ] &&
     MAKEFLAGS= make --no-print-directory uninstall PREFIX="$out/dark" >> "$out/log" 2>&1 &&
@@ -81,11 +90,13 @@ if have cmake && [ -d "$out/repository" ]; then
         echo 'cmake_minimum_required(VERSION 3.18)'
         echo 'project(trainer LANGUAGES C)'
         echo 'add_executable(trainer main.c)'
+        echo 'add_executable(long main.c)'
         sed -n '/^```cmake/,/^```$/p' README.md | sed '/^```/d' | url
+        echo 'target_link_libraries(long PRIVATE amp::amp)'
     } > "$out/project/CMakeLists.txt"
     grep -q FetchContent "$out/project/CMakeLists.txt" &&
         CC="$cc" cmake -S "$out/project" -B "$out/cmake" > "$out/log" 2>&1 &&
-        cmake --build "$out/cmake" >> "$out/log" 2>&1 && runs "$out/cmake/trainer"
+        cmake --build "$out/cmake" >> "$out/log" 2>&1 && runs "$out/cmake/trainer" && runs "$out/cmake/long"
     check 'cmake: the FetchContent snippet of README builds a program' $?
 
     # find_package after make install; then a library that links amp, exported, and a program that finds both.
@@ -93,10 +104,11 @@ if have cmake && [ -d "$out/repository" ]; then
     cp "$out/project/main.c" "$out/finds/"
     printf '%s\n' 'cmake_minimum_required(VERSION 3.18)' 'project(finds LANGUAGES C)' \
         "find_package(amp $(version | cut -d. -f1,2) REQUIRED CONFIG)" 'add_executable(finds main.c)' \
-        'target_link_libraries(finds PRIVATE amp::amp)' > "$out/finds/CMakeLists.txt"
+        'target_link_libraries(finds PRIVATE amp::amp)' 'add_executable(short main.c)' \
+        'target_link_libraries(short PRIVATE amp)' > "$out/finds/CMakeLists.txt"
     CC="$cc" cmake -S "$out/finds" -B "$out/finds/b" -DCMAKE_PREFIX_PATH="$prefix" > "$out/log" 2>&1 &&
-        cmake --build "$out/finds/b" >> "$out/log" 2>&1 && runs "$out/finds/b/finds"
-    check 'cmake: find_package(amp) finds what make install has put there' $?
+        cmake --build "$out/finds/b" >> "$out/log" 2>&1 && runs "$out/finds/b/finds" && runs "$out/finds/b/short"
+    check 'cmake: as amp::amp and as amp find_package(amp) finds what make install has put there' $?
     sed -i 's/find_package(amp [0-9.]*/find_package(amp 99.0/' "$out/finds/CMakeLists.txt"
     ! CC="$cc" cmake -S "$out/finds" -B "$out/finds/c" -DCMAKE_PREFIX_PATH="$prefix" > "$out/log" 2>&1
     check 'cmake: find_package(amp 99.0) finds no such version' $?

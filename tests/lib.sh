@@ -32,6 +32,16 @@ refuses() { # refuses TEXT PATTERN COMMAND...: it must fail with one line that m
         grep -q -e "$pattern" "$out/log"
     check "$text" $?
 }
+# Ctrl-C reaches what is started with this, also in the background of a script.
+with_interrupt='env --default-signal=INT'
+interrupt() { # interrupt FILE PATTERN: the last command of the background, as soon as FILE has three such lines
+    tries=0 there=0
+    while [ "${there:-0}" -lt 3 ] && [ $tries -lt 400 ]; do
+        sleep 0.05
+        tries=$((tries + 1)) there=$(grep -c "$2" "$1" 2> /dev/null)
+    done
+    kill -INT $! && wait $!
+}
 works() { # works COMPILER [FLAGS]: a program that is compiled so runs
     have "$1" && echo 'int main(void) { return 0; }' > "$out/works.cpp" &&
         $1 ${2-} "$out/works.cpp" -o "$out/works" > /dev/null 2>&1 && "$out/works" > /dev/null 2>&1

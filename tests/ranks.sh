@@ -176,10 +176,14 @@ check 'once' $?
 says 'a rank that is not there is named'    2 9:5      --plant 9:5
 says 'a set of another network is refused'  2 'r 0 (in)' --width 256 --resume "$out/half"
 says 'a set that is not there is named'     1 nowhere  --resume "$out/nowhere"
+says '--save-every without --save is refused' 1 'save-every: does nothing without --save; add'  --save-every 5
 rm "$out"/half.*.1-of-4
 says 'a file of a set that is not there is named'    1 'file half\..*\.1-of-4: ' --resume "$out/half"
 "$out/ddp" --help > "$out/log" 2>&1 && grep -q -e --deadline "$out/log"
 check '--help' $?
+"$out/ddp" --help 2> "$out/log" > /dev/full
+[ $? = 1 ] && grep -q '^ddp_mpi: standard output: No space left' "$out/log"
+check '--help on a full disk is an error' $?
 
 # ------------------------------------------------------------------------- NCCL on the emulator
 . tests/emu/kinds.sh

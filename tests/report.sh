@@ -140,7 +140,23 @@ check 'a run that was killed and resumed: each step once' $?
 "$build/report" "$out/train.jsonl" --out "$out/title.html" --title 'a\' > "$out/log" 2>&1 &&
     grep -qF '<h1>a\</h1>' "$out/title.html"
 check 'a title may end in a backslash' $?
-refuses 'a full disk is named' 'disk full' "$build/report" "$out/train.jsonl" --out /dev/full
+refuses 'a full disk is named' '/dev/full: No space left' "$build/report" "$out/train.jsonl" --out /dev/full
+cp "$out/train.jsonl" "$out/input.jsonl" && ln -f "$out/input.jsonl" "$out/hard" && ln -sf input.jsonl "$out/soft" &&
+    cp "$out/train.jsonl" "$out/beside.new"
+for path in input.jsonl ./input.jsonl hard soft; do
+    refuses "a page on its own lines is refused: $path" "input.jsonl: --out .*$path would overwrite this file" \
+        "$build/report" "$out/input.jsonl" --out "$out/$path"
+done
+refuses 'and on those of the second run' 'hard: --out .*input.jsonl would' \
+    "$build/report" "$out/train.jsonl" "$out/hard" --out "$out/input.jsonl"
+refuses 'and on what lies where it is written first' 'beside.new: --out .*beside would' \
+    "$build/report" "$out/beside.new" --out "$out/beside"
+cmp "$out/train.jsonl" "$out/input.jsonl" && cmp "$out/train.jsonl" "$out/beside.new"
+check 'all of them stay' $?
+mkdir -p "$out/folder"
+refuses 'a directory is named' 'folder: Is a directory; choose a file' "$build/report" "$out/train.jsonl" --out "$out/folder"
+refuses 'a seventh file is refused, with the limit' ' seventh: is one file too many; give at most 6$' \
+    "$build/report" $(for file in 1 2 3 4 5 6; do echo "$out/train.jsonl"; done) seventh
 head -n 9 "$out/train.jsonl" > "$out/seed.jsonl"
 with='-O1 -fsanitize=address,undefined -fno-sanitize-recover=all'
 works "${CC:-cc}" "$with -x c" || with=-O1

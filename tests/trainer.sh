@@ -9,15 +9,16 @@ program=$out/$suite
 cp "$2" "$program"
 
 # What differs: what is learned, its words and pictures, the least that a toy learns, and what a full
-# run may differ by from fp32, in which loss is a share and what is in percent are points.
+# run may differ by from fp32, in which loss is a share and what is in percent are points. A point of
+# curves is a mean of every so many steps.
 data= only= stop=450 # options of all runs, of one run
 case $suite in
-gpt) tasks=gpt items=tokens pictures=gpt_loss one='--steps 300' stop=17
+gpt) tasks=gpt items=tokens pictures=gpt_loss curves=gpt_loss one='--steps 300' every=3 stop=17
      policy='op:bmm=fp32, head=fp32' learns='gpt < 4.5' near=0.0027 far=0.005 ;;
-cnn) tasks='cnn unet' items=images pictures='cnn_loss unet_loss unet_images' data='--data digits'
+cnn) tasks='cnn unet' items=images pictures='cnn_loss unet_loss unet_images' data='--data digits' curves=unet_loss every=3
      policy='op:linear=fp32, block1.*=fp32' one='--task unet --steps 300' stop=150 only='--task cnn'
      learns='cnn > 90 unet < 0.06' near='2 0.02' far='0.4 0.02' ;;
-ncf) tasks=ncf items=interactions pictures=ncf_hits one='--steps 600' stop=450 # in the second epoch
+ncf) tasks=ncf items=interactions pictures=ncf_hits curves=ncf_hits one='--steps 600' every=6 stop=450 # in the second epoch
      policy='layer1=fp32, predict=fp32' learns='ncf > 60' near=3 far=0.5 ;;
 esac
 full()  { "$program" $data --out "$out" "$@"; }
@@ -85,7 +86,41 @@ run --stop-after $stop --save "$out/part" > "$out/log" 2>&1 &&
       "$(awk '/^fp16  / {print $(NF - 2)}' "$out/second")" ]
 check "and so does one that was stopped after step $stop, with as many bytes for a parameter" $?
 
+run --stop-after 8 > "$out/log" 2>&1 && sed -n 's/.*<polyline.*points="\([^"]*\)".*/\1/p' "$out/$curves.svg" > "$out/points" &&
+    [ "$(head -n 1 "$out/points" | wc -w)" = $((8 / every)) ]
+check 'its curve ends where it has stopped: no mean of steps of which some are missing' $?
+
+if $with_interrupt true 2> /dev/null; then
+    long="$one --dtype fp16 --steps 3000"
+    $with_interrupt "$program" --quick $data --out "$out" $long --save "$out/part" --report "$out/lines" \
+        > "$out/first" 2> "$out/log" &
+    interrupt "$out/lines" losses
+    status=$? step=$(sed -n 's/^final .* step \([0-9]*\) of 3000,.*/\1/p' "$out/first")
+    [ $status = 130 ] && [ "$step" -lt 3000 ] &&
+        grep -q "^$suite: interrupted: the run ends after step $step of 3000, as with --stop-after $step\$" "$out/log" &&
+        toy $long --stop-after "$step" --save "$out/again" --report "$out/lines" > "$out/second" 2> "$out/log" &&
+        cmp "$out/again" "$out/part" > "$out/log" 2>&1 &&
+        [ "$(grep '^final' "$out/first")" = "$(grep '^final' "$out/second")" ] &&
+        [ "$(sed -n 's/^continue.*--resume //p' "$out/first")" = "$out/part" ]
+    check 'Ctrl-C ends a run after the step at hand, with state, table and pictures' $?
+    rm -f "$out/lines"
+    $with_interrupt "$program" --quick $data --out "$out" --steps 3000 --report "$out/lines" > "$out/first" 2> "$out/log" &
+    interrupt "$out/lines" losses
+    [ $? = 130 ] && [ "$(cat "$out/log")" = "$suite: interrupted: what is not printed or saved yet is lost" ] &&
+        ! ls "$out"/*.new 2> /dev/null && ! grep -q 'held-out.*:$' "$out/first" && [ "$(tail -c 1 "$out/lines")" = '' ]
+    check 'Ctrl-C ends several runs at once, with a line' $?
+else
+    skip 'Ctrl-C' 'env has no --default-signal'
+fi
+
 one="$one --dtype fp16"
+wrong '--save-every without --save'  '--save-every: does nothing without --save; add'  $one --save-every 5
+wrong '--stop-after behind the end'  '--stop-after 9999: the run ends after [1-9][0-9]* steps; give at most'  $one --stop-after 9999
+wrong 'a rate that is 0 in fp32'     "--lr does not take '1e-50'; give a number from 1.2e-38 to 1"  --lr 1e-50
+wrong 'a rate in hexadecimal digits' "--lr does not take '0x1p-3'"  --lr 0x1p-3
+wrong 'a report and a state in one file'  "part: --report .*part would overwrite"  $one --save "$out/part" --report "$out/part"
+refuses 'checks on a full disk' "^$suite: standard output: No space left" \
+    sh -c '"$0" --check > /dev/full' "$program"
 wrong 'a state of another run is refused' 'lr 0.05' $one --lr 0.05 --resume "$out/killed"
 head -c 999 "$out/killed" > "$out/torn"
 wrong 'a torn state is named'        torn       $one --resume "$out/torn"
@@ -164,7 +199,12 @@ gpt)
     wrong 'a directory is named'         "$out"       --text "$out"
     wrong 'a text too short is named'    digits.txt   --context 64 --text examples/digits.txt
     wrong 'a width that the heads do not divide'  250 --width 250
-    wrong 'a report on a full disk is named'  'disk full'  $one --report /dev/full ;;
+    wrong 'a report on a full disk is named'  '/dev/full: No space left'  $one --report /dev/full
+    refuses '--budget on a full disk' '^gpt: standard output: No space left' \
+        sh -c '"$0" --quick --budget 16 > /dev/full' "$program"
+    cp LICENSE "$out/own" && ln -f "$out/own" "$out/link"
+    wrong 'a report on the text is refused' "own: --report .*link would overwrite"  --text "$out/own" --report "$out/link"
+    try 'and the text stays' cmp LICENSE "$out/own" ;;
 cnn)
     wrong 'a state of the other network is refused' killed $one --task cnn --resume "$out/killed"
     wrong 'a missing path is named'      nowhere    --data "$out/nowhere"
@@ -205,6 +245,9 @@ ncf)
     : > "$out/few"
     wrong 'an empty file'                'no user of two' --data "$out/few"
     wrong 'a batch too large is named'   --batch    --users 10 --batch 4096
+    wrong 'too few users for a batch'    '^ncf: --users 1: has [0-9]* interactions to learn, and a batch takes 128; '  --users 1
+    wrong 'a state on the data is refused'  "likes: --save .*\./likes would overwrite" \
+        $one --data "$out/likes" --save "$out/./likes"
     wrong 'too few items are named'      146        --items 146
     wrong 'a width that is no multiple of 4'  30    --width 30 ;;
 esac

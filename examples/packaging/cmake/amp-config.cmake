@@ -1,5 +1,5 @@
-# find_package(amp): the target amp::amp, and amp_KERNELS, the path of the CUDA source. It is read
-# where make install, CMake's or vcpkg's has put it: share/amp, beside include.
+# find_package(amp): the target amp::amp, also as amp, and amp_KERNELS, the path of the CUDA source. It
+# is read where make install, CMake's or vcpkg's has put it: share/amp, beside include.
 set(amp_KERNELS "${CMAKE_CURRENT_LIST_DIR}/amp_kernels.cu")
 if(EXISTS "${CMAKE_CURRENT_LIST_DIR}/amp-targets.cmake")
     file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/amp-targets.cmake" amp_cuda REGEX "CUDA::cudart")
@@ -16,3 +16,8 @@ elseif(NOT TARGET amp::amp)
         set_target_properties(amp::amp PROPERTIES INTERFACE_LINK_LIBRARIES m)
     endif()
 endif()
+foreach(amp_name amp amp_cuda) # the names that add_subdirectory and FetchContent give, too
+    if(TARGET amp::${amp_name} AND NOT TARGET ${amp_name})
+        add_library(${amp_name} ALIAS amp::${amp_name})
+    endif()
+endforeach()

@@ -35,6 +35,7 @@ class AmpH(ConanFile):
 
     def package_info(self):
         self.cpp_info.bindirs = self.cpp_info.libdirs = []
+        self.cpp_info.set_property("cmake_target_aliases", ["amp"])  # as FetchContent names it, too
         if self.settings.get_safe("os") in ("Linux", "FreeBSD"):
             self.cpp_info.system_libs = ["m"]
 
