@@ -383,7 +383,7 @@ typedef enum amp_result {
     AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
     AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
-    AMP_ERROR_OVERLAP,          /* gemm, optimizer: arrays share memory that must not             */
+    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays share memory that must not    */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small           */
     AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
 } amp_result;
@@ -489,22 +489,17 @@ typedef struct amp_scaler {
 /* desc NULL: all defaults. AMP_ERROR_INVALID_CONFIG: a number is NaN, negative, contradictory
    or, in DEFAULT and STATIC, such that a scale or its reciprocal is not normal. */
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
-AMP_DEF float      amp_scaler_scale_loss(const amp_scaler *s, float loss); /* loss * s->scale */
 
 /* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it
    is unscaled (at a scale below 1). Accumulates until amp_scaler_update. n may be 0. */
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
-/* Check, and multiply by 1 / scale: in place (fp16 is AMP_ERROR_UNSUPPORTED: it would lose what
-   scaling has saved), or into dst, which may be an fp32 src. What is inf or NaN stays. */
-AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n);
-AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
-                                         amp_dtype src_type, size_t n);
-
-/* If all that was checked since the last update was finite, return step(user); else AMP_OK.
-   AMP_ERROR_BAD_STATE if nothing was checked. */
-typedef amp_result (*amp_step_fn)(void *user);
-AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user);
+/* Check src and write it, multiplied by 1 / scale: to n floats at dst; or, where dst is src, in
+   place, in its own type (of fp16 AMP_ERROR_UNSUPPORTED: it would lose what scaling has saved);
+   dst NULL checks alone. What is inf or NaN stays. AMP_ERROR_OVERLAP if dst and src share
+   memory otherwise. Then step if found_inf is 0. */
+AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
+                                      amp_dtype src_type, size_t n);
 
 /* End the iteration, stepped or not: move the scale by the preset's rules, clear found_inf. No
    other call moves it, so gradients meet the scale of their own backward. AMP_ERROR_BAD_STATE if
@@ -824,8 +819,7 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
-/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*: to n floats at
-   dst as amp_scaler_unscale_to; to src itself as _unscale; to NULL as _check. A scaler without
+/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler without
    init, or in whose update nothing was checked, stays as it is. */
 extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                                 size_t n, amp_stream stream);
@@ -2006,6 +2000,13 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     s->checked   = 0u;
 }
 
+/* Do n floats at dst share memory with src, and are they not src itself? */
+AMPI_HOST int ampi_unscale_meets(const void *dst, const void *src, amp_dtype type, size_t n) {
+    const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
+    if (!dst || dst == src) return 0;
+    return to < from ? (from - to) / 4 < n : (to - from) / (type == AMP_F32 ? 4 : 2) < n;
+}
+
 /* ---------------------------------------------------------------- >>core  optimizer */
 
 /* Norms are summed in one order everywhere. A tensor is cut into chunks; in a chunk, element i
@@ -2969,7 +2970,7 @@ static const char *const ampi_texts[] = {
     "a dtype, preset or kind that amp.h does not know",
     "a number (of a desc, or lr) is NaN, infinite, out of range or contradicts another",
     "not offered here: for this type or desc.kind (unscale fp16 with "
-    "amp_scaler_unscale_to), while a stream is captured, without a cuBLAS handle, or for a "
+    "amp_scaler_unscale), while a stream is captured, without a cuBLAS handle, or for a "
     "path that is not a file's",
     "the allocator returned NULL",
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
@@ -4022,15 +4023,6 @@ static amp_result ampi_scaler_ready(const amp_scaler *s) {
     return s->rules ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
-static AMPI_NOINLINE void ampi_scale_loss(const amp_scaler *s, float *loss) {
-    *loss = ampi_mul(*loss, s->scale);
-}
-
-AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss) {
-    if (s) AMPI_IEEE(ampi_scale_loss(s, &loss));
-    return loss;
-}
-
 /* Unscale in dst, but for elements that are not finite: a NaN keeps bits that a conversion would
    not. */
 static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
@@ -4073,11 +4065,14 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
     ampi_scaler_record(s, bad);
 }
 
-static amp_result ampi_scaler_run(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
-                                  amp_dtype src_type, size_t n) {
+AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
+                                      amp_dtype src_type, size_t n) {
+    const amp_dtype dst_type = dst == src ? src_type : AMP_F32;
     AMPI_TRY(ampi_scaler_ready(s));
     if (!amp_dtype_size(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (!ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
+    if (dst && dst == src && src_type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
+    if (ampi_unscale_meets(dst, src, src_type, n)) return AMP_ERROR_OVERLAP;
     if (!(s->rules & AMPI_DISABLED))
         AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
     else if (dst && dst != src && n) ampi_cast_all(dst, dst_type, src, src_type, n);
@@ -4085,26 +4080,7 @@ static amp_result ampi_scaler_run(amp_scaler *s, void *dst, amp_dtype dst_type, 
 }
 
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n) {
-    return ampi_scaler_run(s, NULL, AMP_F32, grad, type, n);
-}
-
-AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n) {
-    if (s && type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
-    return ampi_scaler_run(s, grad, type, grad, type, n);
-}
-
-AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
-                                         amp_dtype src_type, size_t n) {
-    if (!ampi_array_ok(dst, n)) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_scaler_run(s, dst, AMP_F32, src, src_type, n);
-}
-
-AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user) {
-    AMPI_TRY(ampi_scaler_ready(s));
-    if (!step) return AMP_ERROR_INVALID_ARGUMENT;
-    if (s->rules & AMPI_DISABLED) return step(user);
-    if (s->found_inf) return AMP_OK;
-    return s->checked ? step(user) : AMP_ERROR_BAD_STATE;
+    return amp_scaler_unscale(s, NULL, grad, type, n);
 }
 
 static AMPI_NOINLINE void ampi_scaler_update(amp_scaler *s) { ampi_scaler_transition(s); }
