@@ -385,7 +385,7 @@ typedef enum amp_result {
     AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
     AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
-    AMP_ERROR_OVERLAP,          /* gemm, optimizer: arrays share memory that must not             */
+    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays share memory that must not    */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small           */
     AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
 } amp_result;
@@ -494,25 +494,20 @@ typedef struct amp_scaler {
 /* desc NULL: all defaults. AMP_ERROR_INVALID_CONFIG: a number is NaN, negative, contradictory
    or, in DEFAULT and STATIC, such that a scale or its reciprocal is not normal. */
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
-AMP_DEF float      amp_scaler_scale_loss(const amp_scaler *s, float loss); /* loss * s->scale */
 
 /* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it
    is unscaled (at a scale below 1). Accumulates until amp_scaler_update. n may be 0. */
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
-/* Check, and multiply by 1 / scale: in place (fp16 is AMP_ERROR_UNSUPPORTED: it would lose what
-   scaling has saved), or into dst, which may be an fp32 src. What is inf or NaN stays.
+/* Check src and write it, multiplied by 1 / scale: to n floats at dst; or, where dst is src, in
+   place, in its own type (of fp16 AMP_ERROR_UNSUPPORTED: it would lose what scaling has saved);
+   dst NULL checks alone. What is inf or NaN stays. AMP_ERROR_OVERLAP if dst and src share
+   memory otherwise. Then step if found_inf is 0.
    In place divides momentum that gradients carry (Darknet), too. There check all of them; unless
    found_inf is set, unscale them to buffers of yours, and step; after each update, of a skip too,
    make every gradient its buffer times momentum * scale, instead of your scal(momentum, grad). */
-AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n);
-AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
-                                         amp_dtype src_type, size_t n);
-
-/* If all that was checked since the last update was finite, return step(user); else AMP_OK.
-   AMP_ERROR_BAD_STATE if nothing was checked. */
-typedef amp_result (*amp_step_fn)(void *user);
-AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user);
+AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
+                                      amp_dtype src_type, size_t n);
 
 /* End the iteration, stepped or not: move the scale by the preset's rules, clear found_inf. No
    other call moves it, so gradients meet the scale of their own backward. AMP_ERROR_BAD_STATE if
@@ -838,8 +833,7 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
-/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*: to n floats at
-   dst as amp_scaler_unscale_to; to src itself as _unscale; to NULL as _check. A scaler without
+/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler without
    init, or in whose update nothing was checked, stays as it is. */
 extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                                 size_t n, amp_stream stream);
@@ -1002,9 +996,9 @@ typedef struct amp_rows {
 } amp_rows;
 
 /* ---------------------------------------------------------------- >>api  report
-   What happened, in which tensor, why, and what to change; and steps that are skipped because
-   their norm is a spike. Set desc.report before amp_optimizer_init (examples/which_tensor.c; as
-   text or JSON: examples/amp_report.h).
+   What happened, in which tensor, and why; and steps that are skipped because their norm is a
+   spike. Set desc.report before amp_optimizer_init (examples/which_tensor.c; as text or JSON, and
+   what to change: examples/amp_report.h).
 
    A step counts in passes that it makes anyway: no launch is added, nothing waits, a graph
    replays it. Reading a report waits. Steps, taken or skipped, are iterations, numbered from
@@ -1065,12 +1059,16 @@ typedef struct amp_report {
     uint64_t grads;        /* gradients that are not 0, and finite                                */
     uint64_t f16_zero, f16_small, bf16_zero, bf16_small; /* of them, as in amp_tensor_report      */
     uint64_t updates, lost;
+    uint64_t nans;         /* NaNs in gradients of the last step                                  */
+    uint32_t fixed_scale;  /* the scale never moves: of its preset, or the scaler is disabled     */
+    amp_scaler scaler;     /* a copy, in host memory                                              */
 } amp_report;
 
 typedef struct amp_tensor_report {
     const char *name;
     uint64_t    n;
     amp_stats   stats;           /* of the last step                                              */
+    amp_dtype   grad_type;       /* AMP_F32 where there is no gradient                            */
     int         headroom;
     uint64_t    overflows, nans; /* iterations whose gradient was not finite, and held a NaN      */
     uint64_t    first_iteration, last_iteration; /* of them */
@@ -1081,6 +1079,9 @@ typedef struct amp_tensor_report {
        it was, which would have been lost without a master (Micikevicius et al. 2018, 3.1); and
        those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
+    /* weights that are inf or NaN, now: counted where amp_report.nans is not 0, which takes a pass
+       over them (where masters are not fp32: over the model) */
+    uint64_t    bad_weights;
     /* magnitudes, not 0 and finite: bin b has those from 2^(4 b - 127) on, below 2^(4 b - 123),
        and bin 0 all that are less. Weights of a step that was skipped: none */
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
@@ -1089,42 +1090,12 @@ typedef struct amp_tensor_report {
 #ifndef AMP_NO_REPORT
 /* What has happened so far. Of the same moment: tensor i; the last iterations, at most *count
    and AMP_HISTORY, oldest first. These are AMP_ERROR_BAD_STATE before the first
-   amp_optimizer_report or _advice, and after a load. AMP_ERROR_UNSUPPORTED without
-   desc.report. */
+   amp_optimizer_report, and after a load. AMP_ERROR_UNSUPPORTED without desc.report. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count);
-
-/* What to change, and the number that says so, by the last 128 steps; nothing of a healthy run.
-   Underflow: in the last sample at least a quarter of a tensor's nonzero fp16 gradients were
-   subnormal. */
-typedef enum amp_advice_code {
-    AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1 or less, or after ten overflows in a row: how
-                                  many; the first tensor whose gradients hold one                 */
-    AMP_ADVICE_BAD_WEIGHTS,    /* so, and weights of this tensor are not finite                   */
-    AMP_ADVICE_STUCK,          /* five overflows or more in a row, at the least scale: how many   */
-    AMP_ADVICE_TOO_MANY_SKIPS, /* over one in ten, the first 64 of a run apart, and twice what
-                                  growth explains: how many                                       */
-    AMP_ADVICE_SCALE_TOO_HIGH, /* a scale above 1 that never moves overflowed twice: the scale    */
-    AMP_ADVICE_SCALE_TOO_LOW,  /* underflow, and 2^4 or more of headroom, but the scale never
-                                  moves, or is at its largest: the headroom                       */
-    AMP_ADVICE_UNDERFLOW,      /* underflow at a scale that cannot be larger: the share           */
-    AMP_ADVICE_KEEP_FP32,      /* so, as gradients of this tensor are 2^number above all others   */
-    AMP_ADVICE_USE_BF16,       /* so in half of all weights: the share that is subnormal          */
-    AMP_ADVICE_MASTERS,        /* masters, 32 or more, of 16 bits: the share of updates lost      */
-    AMP_NUM_ADVICE
-} amp_advice_code;
-
-typedef struct amp_advice {
-    amp_advice_code code;
-    int             tensor; /* -1: of all                                                         */
-    double          number;
-} amp_advice;
-
-/* At most AMP_NUM_ADVICE, one of each code; returns in *count how many there are. */
-AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count);
 #endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
@@ -2051,6 +2022,13 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     if (!(s->rules & AMPI_DISABLED)) ampi_scaler_move(s);
     s->found_inf = 0u;
     s->checked   = 0u;
+}
+
+/* Do n floats at dst share memory with src, and are they not src itself? */
+AMPI_HOST int ampi_unscale_meets(const void *dst, const void *src, amp_dtype type, size_t n) {
+    const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
+    if (!dst || dst == src) return 0;
+    return to < from ? (from - to) / 4 < n : (to - from) / (type == AMP_F32 ? 4 : 2) < n;
 }
 
 /* ---------------------------------------------------------------- >>core  optimizer */
@@ -3016,7 +2994,7 @@ static const char *const ampi_texts[] = {
     "a dtype, preset or kind that amp.h does not know",
     "a number (of a desc, or lr) is NaN, infinite, out of range or contradicts another",
     "not offered here: for this type or desc.kind (unscale fp16 with "
-    "amp_scaler_unscale_to), while a stream is captured, without a cuBLAS handle, or for a "
+    "amp_scaler_unscale), while a stream is captured, without a cuBLAS handle, or for a "
     "path that is not a file's",
     "the allocator returned NULL",
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
@@ -4098,15 +4076,6 @@ static amp_result ampi_scaler_ready(const amp_scaler *s) {
     return s->rules ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
-static AMPI_NOINLINE void ampi_scale_loss(const amp_scaler *s, float *loss) {
-    *loss = ampi_mul(*loss, s->scale);
-}
-
-AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss) {
-    if (s) AMPI_IEEE(ampi_scale_loss(s, &loss));
-    return loss;
-}
-
 /* Unscale in dst, but for elements that are not finite: a NaN keeps bits that a conversion would
    not. */
 static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
@@ -4149,11 +4118,14 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
     ampi_scaler_record(s, bad);
 }
 
-static amp_result ampi_scaler_run(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
-                                  amp_dtype src_type, size_t n) {
+AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
+                                      amp_dtype src_type, size_t n) {
+    const amp_dtype dst_type = dst == src ? src_type : AMP_F32;
     AMPI_TRY(ampi_scaler_ready(s));
     if (!amp_dtype_size(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (!ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
+    if (dst && dst == src && src_type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
+    if (ampi_unscale_meets(dst, src, src_type, n)) return AMP_ERROR_OVERLAP;
     if (!(s->rules & AMPI_DISABLED))
         AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
     else if (dst && dst != src && n) ampi_cast_all(dst, dst_type, src, src_type, n);
@@ -4161,26 +4133,7 @@ static amp_result ampi_scaler_run(amp_scaler *s, void *dst, amp_dtype dst_type, 
 }
 
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n) {
-    return ampi_scaler_run(s, NULL, AMP_F32, grad, type, n);
-}
-
-AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n) {
-    if (s && type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
-    return ampi_scaler_run(s, grad, type, grad, type, n);
-}
-
-AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
-                                         amp_dtype src_type, size_t n) {
-    if (!ampi_array_ok(dst, n)) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_scaler_run(s, dst, AMP_F32, src, src_type, n);
-}
-
-AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user) {
-    AMPI_TRY(ampi_scaler_ready(s));
-    if (!step) return AMP_ERROR_INVALID_ARGUMENT;
-    if (s->rules & AMPI_DISABLED) return step(user);
-    if (s->found_inf) return AMP_OK;
-    return s->checked ? step(user) : AMP_ERROR_BAD_STATE;
+    return amp_scaler_unscale(s, NULL, grad, type, n);
 }
 
 static AMPI_NOINLINE void ampi_scaler_update(amp_scaler *s) { ampi_scaler_transition(s); }
@@ -8672,6 +8625,7 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     r.n        = ampi_tensor(opt, (int)i)->n;
     r.stats    = slot->stats;
     r.headroom = AMP_HEADROOM_UNBOUNDED; /* to the end of the type: the exponents' difference */
+    if (slot->grad && slot->n) r.grad_type = slot->grad_type;
     if (max && slot->grad) r.headroom = (slot->grad_type == AMP_F16 ? 142 : 254) - (int)(max >> 23);
     r.overflows       = slot->overflows.overflows;
     r.nans            = slot->overflows.nans;
@@ -8691,12 +8645,21 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     return r;
 }
 
-/* Gradients that were sampled. */
-static uint64_t ampi_nonzero(const amp_tensor_report *t) {
-    uint64_t sum = 0;
-    int      b;
-    for (b = 0; b < AMP_BINS; b++) sum += t->grads[b];
-    return sum;
+/* Of masters that are in two words the models tell. */
+static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t *count) {
+    const ampi_slot *slot = &opt->plan->host_slots[t];
+    const amp_dtype  type = ampi_is_coded(&slot->master) ? slot->model_type : AMP_F32;
+    const void      *x    = type == AMP_F32 ? slot->master.data : slot->model;
+    unsigned char    piece[4 * AMPI_PIECE];
+    amp_stats        stats;
+    size_t           i, n;
+    for (i = 0; i < slot->n; i += n) {
+        n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
+        AMPI_TRY(ampi_read_back(opt, piece, ampi_at(x, type, i), n * amp_dtype_size(type)));
+        AMPI_IEEE((void)ampi_check_careful(piece, type, n, 0.0f, &stats));
+        *count += stats.nonfinite;
+    }
+    return AMP_OK;
 }
 
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
@@ -8704,8 +8667,10 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     const uint64_t   *skips = seen->record.running.skips;
     const amp_scaler *s     = &seen->scaler;
     amp_report       *r     = &seen->report;
-    int               i;
+    int               i, b;
     memset(r, 0, sizeof *r);
+    r->scaler       = *s;
+    r->fixed_scale  = (s->rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (s->rules & AMPI_DISABLED);
     r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
     r->overflows    = skips[AMP_SKIP_OVERFLOW - 1];
@@ -8730,7 +8695,8 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
             r->most_tensor    = i;
             r->most_overflows = t.overflows;
         }
-        r->grads += ampi_nonzero(&t);
+        for (b = 0; b < AMP_BINS; b++) r->grads += t.grads[b];
+        r->nans += t.stats.nan;
         r->f16_zero += t.f16_zero;
         r->f16_small += t.f16_small;
         r->bf16_zero += t.bf16_zero;
@@ -8774,10 +8740,13 @@ AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *re
 
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report) {
+    uint64_t bad = 0;
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     if (!report) return ampi_missing(opt->desc.problem, "report");
     AMPI_TRY(ampi_watched(opt, 1));
-    *report = ampi_report_of(opt, (size_t)i);
+    if (opt->plan->seen->report.nans) AMPI_TRY(ampi_bad_weights(opt, (size_t)i, &bad));
+    *report             = ampi_report_of(opt, (size_t)i);
+    report->bad_weights = bad;
     return AMP_OK;
 }
 
@@ -8799,183 +8768,6 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
     while (n < *count && ampi_step_before(opt, n)) n++;
     for (i = 0; i < n; i++) history[i] = *ampi_step_before(opt, n - 1 - i);
     *count = n;
-    return AMP_OK;
-}
-
-/* ---- advice */
-
-enum {
-    AMPI_HARMLESS  = 4,   /* powers of two of headroom that a moving scale may well have       */
-    AMPI_IN_A_ROW  = 5,   /* overflows, at the least scale                                     */
-    AMPI_NAN_ROW   = 10,  /* in which a scale falls by 2^10: more than from 65536 to where most
-                             runs begin to step                                                 */
-    AMPI_RECENT    = 128,
-    AMPI_BEGINNING = 64,  /* steps in which a scale may look for its place                     */
-    AMPI_ENOUGH    = 32   /* elements that a share is made of                                  */
-};
-#define AMPI_MUCH 0.25 /* share of gradients that underflow */
-
-/* What advice is made of. Tensors: -1 is none; shares: of gradients that are not 0. */
-typedef struct ampi_case {
-    const amp_optimizer *opt;
-    const amp_scaler    *scaler;
-    const amp_iteration *last;    /* step; NULL: it is not remembered                          */
-    double row, here;             /* overflows up to it: in a row, at this scale               */
-    double recent, late;          /* in the last AMPI_RECENT; if there were AMPI_BEGINNING before */
-    int    never;                 /* the scale of its own never moves                          */
-    int    nan, rounded;          /* the first with a NaN; and with masters of 16 bits         */
-    double nans, lost;            /* all there are; of its updates                             */
-    int    worst, largest;        /* of fp16: most of it underflows; next to the end of fp16   */
-    double share, above;          /* of them, what underflows                                  */
-    int    headroom, next;        /* of the largest, and of the next                           */
-    double small, weights;        /* in tensors that underflow, and in all                     */
-    double tiny, grads;           /* in all: what underflows, and what there is                */
-    amp_advice *advice;           /* of the caller; count of them are filled                   */
-    int         count;
-} ampi_case;
-
-static void ampi_advise(ampi_case *k, amp_advice_code code, int tensor, double number) {
-    amp_advice *a = &k->advice[k->count++];
-    a->code   = code;
-    a->tensor = tensor;
-    a->number = number;
-}
-
-/* The first tensor that holds a weight that is not finite; -1: none. Of masters that are in two
-   words the models tell. */
-static int ampi_bad_master(const amp_optimizer *opt) {
-    unsigned char piece[4 * AMPI_PIECE];
-    size_t        t, i, n, zeros = 0;
-    for (t = 0; t < opt->plan->num_slots; t++) {
-        const ampi_slot *slot = &opt->plan->host_slots[t];
-        const amp_dtype  type = ampi_is_coded(&slot->master) ? slot->model_type : AMP_F32;
-        const void      *x    = type == AMP_F32 ? slot->master.data : slot->model;
-        for (i = 0; i < slot->n; i += n) {
-            n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
-            if (ampi_read_back(opt, piece, ampi_at(x, type, i), n * amp_dtype_size(type)) != AMP_OK)
-                return -1;
-            if (ampi_nonfinite(ampi_loops_now()->check(piece, type, 0, n, NULL, &zeros)))
-                return (int)t;
-        }
-    }
-    return -1;
-}
-
-/* What tensors tell. */
-static void ampi_measure(ampi_case *k) {
-    size_t i;
-    for (i = 0; i < k->opt->plan->num_slots; i++) {
-        const ampi_slot        *slot  = &k->opt->plan->seen->slots[i];
-        const amp_tensor_report t     = ampi_report_of(k->opt, i);
-        const uint64_t          grads = ampi_nonzero(&t);
-        double                  share = 0.0;
-        if (t.stats.nan && k->nan < 0) k->nan = (int)i;
-        k->nans += (double)t.stats.nan;
-        if (k->rounded < 0 && t.updates >= AMPI_ENOUGH && t.rounded == t.updates &&
-            t.lost < t.updates) {
-            k->rounded = (int)i;
-            k->lost    = (double)t.lost / (double)t.updates;
-        }
-        if (slot->grad_type != AMP_F16 || !slot->grad) continue;
-        if (grads >= AMPI_ENOUGH) share = (double)t.f16_small / (double)grads;
-        k->weights += (double)slot->n;
-        k->tiny += (double)t.f16_small;
-        k->grads += (double)grads;
-        if (share >= AMPI_MUCH) k->small += (double)slot->n;
-        if (share >= k->share) {
-            k->share = share;
-            k->worst = (int)i;
-        }
-        if (t.headroom < k->headroom) {
-            k->next     = k->headroom;
-            k->headroom = t.headroom;
-            k->largest  = (int)i;
-            k->above    = share;
-        } else if (t.headroom < k->next) {
-            k->next = t.headroom;
-        }
-    }
-}
-
-static void ampi_advise_nan(ampi_case *k) {
-    const int master = ampi_bad_master(k->opt);
-    if (master >= 0) ampi_advise(k, AMP_ADVICE_BAD_WEIGHTS, master, k->nans);
-    else ampi_advise(k, AMP_ADVICE_NAN, k->nan, k->nans);
-}
-
-static void ampi_advise_skips(ampi_case *k) {
-    const amp_scaler *s     = k->scaler;
-    const int         most  = k->opt->plan->seen->report.most_tensor;
-    const double      share = k->late / (double)AMPI_RECENT;
-    if (s->stuck && k->here >= (double)AMPI_IN_A_ROW) ampi_advise(k, AMP_ADVICE_STUCK, -1, k->here);
-    if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !k->never)
-        ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, most, k->late);
-    if (k->never && s->scale > 1.0f && k->recent >= 2)
-        ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, most, (double)s->scale);
-}
-
-/* Gradients that are too small for fp16: what is to be done depends on how large others are. */
-static void ampi_advise_range(ampi_case *k) {
-    const amp_scaler    *s     = k->scaler;
-    const amp_report    *r     = &k->opt->plan->seen->report;
-    const amp_iteration *then  = ampi_step_before(k->opt, r->iterations - r->sampled);
-    const int            above = k->next - k->headroom;
-    if (k->worst < 0 || !then || then->skip || !k->last || k->last->skip || k->last->tensor >= 0)
-        return;
-    if (k->headroom >= AMPI_HARMLESS) { /* a scale that moves will grow */
-        if (k->never || (s->max_scale > 0.0f && s->scale >= s->max_scale))
-            ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, k->worst, k->headroom);
-    } else if (above >= AMPI_HARMLESS && k->next != AMP_HEADROOM_UNBOUNDED &&
-               k->above < AMPI_MUCH) {
-        ampi_advise(k, AMP_ADVICE_KEEP_FP32, k->largest, above);
-    } else if (2.0 * k->small >= k->weights) {
-        ampi_advise(k, AMP_ADVICE_USE_BF16, -1, k->tiny / k->grads);
-    } else {
-        ampi_advise(k, AMP_ADVICE_UNDERFLOW, k->worst, k->share);
-    }
-}
-
-/* Returns how many advices there are. */
-static AMPI_NOINLINE int ampi_judge(const amp_optimizer *opt, amp_advice *advice) {
-    ampi_seen           *seen = opt->plan->seen;
-    const uint32_t       fp   = ampi_fp_begin(), rules = seen->scaler.rules;
-    const amp_iteration *t;
-    ampi_case            k;
-    int                  i;
-    memset(&k, 0, sizeof k);
-    k.advice   = advice;
-    k.opt      = opt;
-    k.scaler   = &seen->scaler;
-    k.last     = ampi_step_before(opt, 0);
-    k.never    = (rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (rules & AMPI_DISABLED);
-    k.share    = AMPI_MUCH;
-    k.nan      = k.rounded = k.worst = k.largest = -1;
-    k.headroom = k.next = AMP_HEADROOM_UNBOUNDED;
-    for (i = 0; (t = ampi_step_before(opt, (uint64_t)i)) != NULL; i++) {
-        const int overflow = t->skip == (uint32_t)AMP_SKIP_OVERFLOW;
-        const int bad      = overflow || t->tensor >= 0; /* a disabled scaler steps on */
-        if (i < AMPI_RECENT) k.recent += overflow;
-        if (k.row >= i) k.row += bad;
-        if (k.here >= i && memcmp(&t->loss_scale, &k.scaler->scale, 4) == 0) k.here += bad;
-    }
-    if (i >= AMPI_RECENT + AMPI_BEGINNING) k.late = k.recent;
-    ampi_measure(&k);
-    if (k.nan >= 0 && k.last && (k.last->loss_scale <= 1.0f || k.row >= (double)AMPI_NAN_ROW)) {
-        ampi_advise_nan(&k);
-    } else {
-        ampi_advise_skips(&k);
-        ampi_advise_range(&k);
-    }
-    if (k.rounded >= 0) ampi_advise(&k, AMP_ADVICE_MASTERS, k.rounded, k.lost);
-    ampi_fp_end(fp);
-    return k.count;
-}
-
-AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count) {
-    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!advice || !count) return ampi_missing(opt->desc.problem, advice ? "count" : "advice");
-    AMPI_TRY(ampi_look(opt));
-    *count = ampi_judge(opt, advice);
     return AMP_OK;
 }
 

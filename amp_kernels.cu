@@ -2179,6 +2179,7 @@ amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src, am
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (dst && dst == src && src_type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
+    if (ampi_unscale_meets(dst, src, src_type, n)) return AMP_ERROR_OVERLAP;
     return ampi_launch_alone(ampi_grid_on(stream, ampi_num_spans(n), 256), ampi_scaler_kernel, s,
                              dst, dst == src ? src_type : AMP_F32, src, src_type, n);
 }

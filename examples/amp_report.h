@@ -63,6 +63,187 @@ AMP_REPORT_DEF double amp_report_grads(const amp_tensor_report *t) {
 
 /* -------------------------------------------------------------------------------------- advice */
 
+/* What to change, and the number that says so, by the last 128 steps; nothing of a healthy run.
+   Underflow: in the last sample at least a quarter of a tensor's nonzero fp16 gradients were
+   subnormal. */
+typedef enum amp_advice_code {
+    AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1 or less, or after ten overflows in a row: how
+                                  many; the first tensor whose gradients hold one                 */
+    AMP_ADVICE_BAD_WEIGHTS,    /* so, and weights of this tensor are not finite                   */
+    AMP_ADVICE_STUCK,          /* five overflows or more in a row, at the least scale: how many   */
+    AMP_ADVICE_TOO_MANY_SKIPS, /* over one in ten, the first 64 of a run apart, and twice what
+                                  growth explains: how many                                       */
+    AMP_ADVICE_SCALE_TOO_HIGH, /* a scale above 1 that never moves overflowed twice: the scale    */
+    AMP_ADVICE_SCALE_TOO_LOW,  /* underflow, and 2^4 or more of headroom, but the scale never
+                                  moves, or is at its largest: the headroom                       */
+    AMP_ADVICE_UNDERFLOW,      /* underflow at a scale that cannot be larger: the share           */
+    AMP_ADVICE_KEEP_FP32,      /* so, as gradients of this tensor are 2^number above all others   */
+    AMP_ADVICE_USE_BF16,       /* so in half of all weights: the share that is subnormal          */
+    AMP_ADVICE_MASTERS,        /* masters, 32 or more, of 16 bits: the share of updates lost      */
+    AMP_NUM_ADVICE
+} amp_advice_code;
+
+typedef struct amp_advice {
+    amp_advice_code code;
+    int             tensor; /* -1: of all                                                         */
+    double          number;
+} amp_advice;
+
+enum {
+    AMP_REPORT_HARMLESS  = 4,   /* powers of two of headroom that a moving scale may well have    */
+    AMP_REPORT_IN_A_ROW  = 5,   /* overflows, at the least scale                                  */
+    AMP_REPORT_NAN_ROW   = 10,  /* in which a scale falls by 2^10: more than from 65536 to where
+                                   most runs begin to step                                        */
+    AMP_REPORT_RECENT    = 128,
+    AMP_REPORT_BEGINNING = 64,  /* steps in which a scale may look for its place                  */
+    AMP_REPORT_ENOUGH    = 32   /* elements that a share is made of                               */
+};
+#define AMP_REPORT_MUCH 0.25 /* share of gradients that underflow */
+
+/* What advice is made of. Tensors: -1 is none; shares: of gradients that are not 0. */
+typedef struct amp_report_case {
+    amp_report    run;
+    amp_iteration history[AMP_HISTORY];
+    size_t        num_history;
+    double        row, here;      /* overflows up to the last step: in a row, at this scale       */
+    double        recent, late;   /* in the last 128 steps; if there were 64 before them          */
+    int           nan, rounded;   /* the first with a NaN; and with masters of 16 bits            */
+    int           bad_weights;    /* the first with a weight that is not finite                   */
+    double        lost;           /* of the updates of rounded                                    */
+    int           worst, largest; /* of fp16: most of it underflows; next to the end of fp16      */
+    double        share, above;   /* of them, what underflows                                     */
+    int           headroom, next; /* of the largest, and of the next                              */
+    double        small, weights; /* in tensors that underflow, and in all                        */
+    double        tiny, grads;    /* in all: what underflows, and what there is                   */
+    amp_advice   *advice;         /* of the caller; count of them are filled                      */
+    int           count;
+} amp_report_case;
+
+AMP_REPORT_DEF void amp_report_advise(amp_report_case *k, amp_advice_code code, int tensor,
+                                      double number) {
+    amp_advice *a = &k->advice[k->count++];
+    a->code   = code;
+    a->tensor = tensor;
+    a->number = number;
+}
+
+/* What a tensor tells. */
+AMP_REPORT_DEF void amp_report_measure(amp_report_case *k, int i, const amp_tensor_report *t) {
+    const double grads = amp_report_grads(t);
+    double       share = 0.0;
+    if (t->stats.nan && k->nan < 0) k->nan = i;
+    if (t->bad_weights && k->bad_weights < 0) k->bad_weights = i;
+    if (k->rounded < 0 && t->updates >= AMP_REPORT_ENOUGH && t->rounded == t->updates &&
+        t->lost < t->updates) {
+        k->rounded = i;
+        k->lost    = (double)t->lost / (double)t->updates;
+    }
+    if (t->grad_type != AMP_F16) return;
+    if (grads >= AMP_REPORT_ENOUGH) share = (double)t->f16_small / grads;
+    k->weights += (double)t->n;
+    k->tiny += (double)t->f16_small;
+    k->grads += grads;
+    if (share >= AMP_REPORT_MUCH) k->small += (double)t->n;
+    if (share >= k->share) {
+        k->share = share;
+        k->worst = i;
+    }
+    if (t->headroom < k->headroom) {
+        k->next     = k->headroom;
+        k->headroom = t->headroom;
+        k->largest  = i;
+        k->above    = share;
+    } else if (t->headroom < k->next) {
+        k->next = t->headroom;
+    }
+}
+
+/* What the last steps tell. */
+AMP_REPORT_DEF void amp_report_count(amp_report_case *k) {
+    size_t i;
+    for (i = 0; i < k->num_history; i++) {
+        const amp_iteration *t        = &k->history[k->num_history - 1 - i];
+        const int            overflow = t->skip == (uint32_t)AMP_SKIP_OVERFLOW;
+        const int            bad      = overflow || t->tensor >= 0; /* a disabled scaler steps on */
+        if (i < AMP_REPORT_RECENT) k->recent += overflow;
+        if (k->row >= (double)i) k->row += bad;
+        if (k->here >= (double)i && memcmp(&t->loss_scale, &k->run.loss_scale, 4) == 0)
+            k->here += bad;
+    }
+    if (k->num_history >= AMP_REPORT_RECENT + AMP_REPORT_BEGINNING) k->late = k->recent;
+}
+
+AMP_REPORT_DEF void amp_report_advise_skips(amp_report_case *k) {
+    const amp_scaler *s     = &k->run.scaler;
+    const double      share = k->late / (double)AMP_REPORT_RECENT;
+    if (s->stuck && k->here >= (double)AMP_REPORT_IN_A_ROW)
+        amp_report_advise(k, AMP_ADVICE_STUCK, -1, k->here);
+    if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !k->run.fixed_scale)
+        amp_report_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, k->run.most_tensor, k->late);
+    if (k->run.fixed_scale && s->scale > 1.0f && k->recent >= 2)
+        amp_report_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, k->run.most_tensor, (double)s->scale);
+}
+
+/* Gradients that are too small for fp16: what is to be done depends on how large others are. Steps
+   that were skipped, the last or that of the sample, do not tell. */
+AMP_REPORT_DEF void amp_report_advise_range(amp_report_case *k) {
+    const amp_scaler *s     = &k->run.scaler;
+    const uint64_t    back  = k->run.iterations - k->run.sampled;
+    const int         above = k->next - k->headroom;
+    if (k->worst < 0 || !k->run.sampled || back >= k->num_history) return;
+    if (k->history[k->num_history - 1 - (size_t)back].skip ||
+        k->history[k->num_history - 1].skip || k->history[k->num_history - 1].tensor >= 0)
+        return;
+    if (k->headroom >= AMP_REPORT_HARMLESS) { /* a scale that moves will grow */
+        if (k->run.fixed_scale || (s->max_scale > 0.0f && s->scale >= s->max_scale))
+            amp_report_advise(k, AMP_ADVICE_SCALE_TOO_LOW, k->worst, k->headroom);
+    } else if (above >= AMP_REPORT_HARMLESS && k->next != AMP_HEADROOM_UNBOUNDED &&
+               k->above < AMP_REPORT_MUCH) {
+        amp_report_advise(k, AMP_ADVICE_KEEP_FP32, k->largest, above);
+    } else if (2.0 * k->small >= k->weights) {
+        amp_report_advise(k, AMP_ADVICE_USE_BF16, -1, k->tiny / k->grads);
+    } else {
+        amp_report_advise(k, AMP_ADVICE_UNDERFLOW, k->worst, k->share);
+    }
+}
+
+/* What to change: at most AMP_NUM_ADVICE, one of each code; *count is how many there are. Errors
+   are those of amp_optimizer_report. */
+AMP_REPORT_DEF amp_result amp_report_advice(const amp_optimizer *opt, amp_advice *advice,
+                                            int *count) {
+    amp_report_case   k;
+    amp_tensor_report t;
+    amp_result        result;
+    int               i;
+    memset(&k, 0, sizeof k);
+    k.advice      = advice;
+    k.num_history = AMP_HISTORY;
+    k.share       = AMP_REPORT_MUCH;
+    k.nan = k.bad_weights = k.rounded = k.worst = k.largest = -1;
+    k.headroom = k.next = AMP_HEADROOM_UNBOUNDED;
+    result = amp_optimizer_report(opt, &k.run);
+    for (i = 0; result == AMP_OK; i++) {
+        result = amp_optimizer_report_tensor(opt, i, &t);
+        if (result == AMP_OK) amp_report_measure(&k, i, &t);
+    }
+    if (i && result == AMP_ERROR_INVALID_ARGUMENT) /* behind the last tensor */
+        result = amp_optimizer_history(opt, k.history, &k.num_history);
+    if (result != AMP_OK) return result;
+    amp_report_count(&k);
+    if (k.nan >= 0 && k.num_history &&
+        (k.history[k.num_history - 1].loss_scale <= 1.0f || k.row >= (double)AMP_REPORT_NAN_ROW)) {
+        if (k.bad_weights >= 0)
+            amp_report_advise(&k, AMP_ADVICE_BAD_WEIGHTS, k.bad_weights, (double)k.run.nans);
+        else amp_report_advise(&k, AMP_ADVICE_NAN, k.nan, (double)k.run.nans);
+    } else {
+        amp_report_advise_skips(&k);
+        amp_report_advise_range(&k);
+    }
+    if (k.rounded >= 0) amp_report_advise(&k, AMP_ADVICE_MASTERS, k.rounded, k.lost);
+    *count = k.count;
+    return AMP_OK;
+}
+
 /* The code, as it stands in JSON. */
 AMP_REPORT_DEF const char *amp_report_advice_name(amp_advice_code code) {
     switch (code) {
@@ -92,7 +273,7 @@ AMP_REPORT_DEF const char *amp_report_name(const amp_optimizer *opt, int i, char
 }
 
 /* What to change, as a sentence: at most size bytes of chars, with the 0 behind it. Call it after
-   amp_optimizer_advice: the tensor's numbers are of the same moment if no step came between. */
+   amp_report_advice: the tensor's numbers are of the same moment if no step came between. */
 AMP_REPORT_DEF const char *amp_report_sentence(const amp_optimizer *opt, const amp_advice *advice,
                                                char *chars, size_t size) {
     char              n[AMP_REPORT_NUMBER], percent[AMP_REPORT_NUMBER];
@@ -188,7 +369,7 @@ AMP_REPORT_DEF amp_result amp_report_table(const amp_optimizer *opt, FILE *out) 
     char              a[AMP_REPORT_NUMBER], b[AMP_REPORT_NUMBER], sentence[400];
     char              first[200], most[200];
     int               i, count = 0;
-    result = amp_optimizer_advice(opt, advice, &count);
+    result = amp_report_advice(opt, advice, &count);
     if (result == AMP_OK) result = amp_optimizer_report(opt, &r);
     if (result != AMP_OK) return result;
     fprintf(out, "iterations %.0f, steps %.0f, skipped %.0f (overflows %.0f, spikes %.0f, asked "
@@ -362,7 +543,7 @@ AMP_REPORT_DEF amp_result amp_report_json(const amp_optimizer *opt, FILE *out, u
     amp_advice        advice[AMP_NUM_ADVICE];
     char              sentence[400];
     int               i, count = 0;
-    amp_result        result = amp_optimizer_advice(opt, advice, &count);
+    amp_result        result = amp_report_advice(opt, advice, &count);
     if (result == AMP_OK) result = amp_optimizer_report(opt, &r);
     if (result != AMP_OK) return result;
     fputc('{', out);

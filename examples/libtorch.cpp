@@ -79,7 +79,8 @@ class GradScaler {
         for (auto &group : optimizer.param_groups())
             for (auto &p : group.params())
                 if (p.grad().defined())
-                    must(amp_scaler_unscale(&state, values(p.grad()), AMP_F32, (size_t)p.numel()));
+                    must(amp_scaler_unscale(&state, values(p.grad()), values(p.grad()), AMP_F32,
+                                            (size_t)p.numel()));
     }
     bool step(torch::optim::Optimizer &optimizer) { /* after unscale_; false: skipped */
         if (!state.found_inf) optimizer.step();

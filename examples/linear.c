@@ -63,7 +63,7 @@ static double step(int way, size_t label) { /* of SGD, on the squared error, whi
         if (way == 0) loops_backward(l, in, out);
         else must(amp_linear_backward(dx[l], dw[l], db, dx[l + 1], x[l], w[l], B, in, out, 0, type));
         for (size_t i = 0; i < B * in; i++) dx[l][i] *= (float)(x[l][i] > 0.0f);
-        must(amp_scaler_unscale(&scaler, dw[l], AMP_F32, in * out + out));
+        must(amp_scaler_unscale(&scaler, dw[l], dw[l], AMP_F32, in * out + out));
     }
     for (size_t l = 0; l < LAYERS && !scaler.found_inf; l++)
         for (size_t i = 0; i < (width[l] + 1) * width[l + 1]; i++) w[l][i] -= 0.05f * dw[l][i];

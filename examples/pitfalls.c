@@ -73,9 +73,9 @@ static int section_b(void) {
     must(amp_scaler_init(&scaler, NULL));
     for (i = 0; i < 3; i++) {
         plain[i]  = amp_f16_to_f32(amp_f32_to_f16(grad[i]));
-        scaled[i] = amp_f32_to_f16(amp_scaler_scale_loss(&scaler, grad[i]));
+        scaled[i] = amp_f32_to_f16(scaler.scale * grad[i]);
     }
-    must(amp_scaler_unscale_to(&scaler, unscaled, scaled, AMP_F16, 3));
+    must(amp_scaler_unscale(&scaler, unscaled, scaled, AMP_F16, 3));
     printf("b. fp16 counts in steps of %.3g here: gradients below half of that vanish,\n"
            "   those near it are coarse. Scaled by %g they survive, and unscaling\n"
            "   in fp32 gives them back\n"

@@ -175,7 +175,7 @@ static double with_penalty(float strength, float *w) {
         const float    scale = amp_optimizer_loss_scale(&opt);
         loss_of(model, AMP_F16, 0, SAMPLES, scale, grad);
         for (int j = 0; j < DIM; j++) inner[j] = amp_f32_to_f16(scale * amp_f16_to_f32(model[j]));
-        must(amp_scaler_unscale_to(amp_optimizer_scaler(&opt), g, inner, AMP_F16, DIM));
+        must(amp_scaler_unscale(amp_optimizer_scaler(&opt), g, inner, AMP_F16, DIM));
         norm = 0.0;
         for (int j = 0; j < DIM; j++) norm += (double)g[j] * (double)g[j];
         norm = sqrt(norm);
@@ -545,15 +545,13 @@ static void recipe_j(void) {
 }
 
 /* k. A scaler alone, around an optimizer that reads scaled gradients and divides by the scale on the
-   way, as fused kernels do. amp_scaler_check looks for overflows and changes nothing; _step calls
-   the optimizer only if there was none; _update moves the scale, once an iteration. */
+   way, as fused kernels do. amp_scaler_check looks for overflows and changes nothing; the optimizer
+   runs only if there was none (found_inf is 0); _update moves the scale, once an iteration. */
 typedef struct fused { float w[DIM]; amp_f16 grad[DIM]; float scale; int steps; } fused;
 
-static amp_result fused_sgd(void *user) {
-    fused *f = (fused *)user;
+static void fused_sgd(fused *f) {
     for (int j = 0; j < DIM; j++) f->w[j] -= 0.25f * (amp_f16_to_f32(f->grad[j]) / f->scale);
     f->steps++;
-    return AMP_OK;
 }
 
 static void recipe_k(void) {
@@ -563,9 +561,9 @@ static void recipe_k(void) {
     must(amp_scaler_init(&scaler, &(amp_scaler_desc){.init_scale = 1048576.0f}));
     for (int step = 0; step < 60; step++) {
         f.scale = scaler.scale;
-        loss = loss_of(f.w, AMP_F32, 0, SAMPLES, amp_scaler_scale_loss(&scaler, 1.0f), f.grad);
+        loss = loss_of(f.w, AMP_F32, 0, SAMPLES, f.scale, f.grad);
         must(amp_scaler_check(&scaler, f.grad, AMP_F16, DIM)); /* of each gradient */
-        must(amp_scaler_step(&scaler, fused_sgd, &f));
+        if (!scaler.found_inf) fused_sgd(&f);
         must(amp_scaler_update(&scaler));
     }
     printf("k. a scaler alone: %d steps taken, %d skipped, to a scale of %g;\n", f.steps,

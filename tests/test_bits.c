@@ -101,9 +101,9 @@ static void scalers(int offset) {
         fill(a, type, n, round % 2 ? -130 + 4 : -20, 12);
         if (round % 5 == 3) /* a NaN or an infinity */
             ampi_store(a, type, (size_t)round * 97, round % 2 ? 0x7fc12345u : 0xff800000u);
-        amp_scaler_unscale_to(&s, (float *)b, a, type, n);
+        amp_scaler_unscale(&s, (float *)b, a, type, n);
         take(b, 4, n);
-        if (type != AMP_F16) amp_scaler_unscale(&s, a, type, n);
+        if (type != AMP_F16) amp_scaler_unscale(&s, a, a, type, n);
         take(a, amp_dtype_size(type), n);
         amp_scaler_check(&s, a, type, n);
         take_scaler(&s);

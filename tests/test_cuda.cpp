@@ -2403,17 +2403,17 @@ TEST(scaler_twins, "law 7: amp_cuda_scaler_unscale to NULL, to its source and el
                 OK(amp_scaler_check(&s, src.host + x, type, n));
                 OK(amp_cuda_scaler_unscale(on, NULL, src.device + x, type, n, main_stream));
             } else if (what == 1) {
-                const amp_result result = amp_scaler_unscale(&s, src.host + x, type, n);
+                const amp_result result = amp_scaler_unscale(&s, src.host + x, src.host + x, type, n);
                 CHECK_EQ_INT(result, type == AMP_F16 ? AMP_ERROR_UNSUPPORTED : AMP_OK);
                 CHECK_EQ_INT(amp_cuda_scaler_unscale(on, src.device + x, src.device + x, type, n,
                                                      main_stream),
                              result);
             } else if (what == 2 && type == AMP_F32 && place) {
-                OK(amp_scaler_unscale_to(&s, (float *)(void *)(src.host + x), src.host + x, type,
+                OK(amp_scaler_unscale(&s, (float *)(void *)(src.host + x), src.host + x, type,
                                          n));
                 OK(amp_cuda_scaler_unscale(on, src.device + x, src.device + x, type, n, main_stream));
             } else if (what <= 3) {
-                OK(amp_scaler_unscale_to(&s, (float *)(void *)(dst.host + y), src.host + x, type,
+                OK(amp_scaler_unscale(&s, (float *)(void *)(dst.host + y), src.host + x, type,
                                          n));
                 OK(amp_cuda_scaler_unscale(on, dst.device + y, src.device + x, type, n, main_stream));
             } else {
@@ -2448,7 +2448,7 @@ TEST(bf16_in_place, "law 5: what overflows only by being rounded to bf16 is foun
             if (i < n) put(b.host, AMP_BF16, i, 0x7f7f);
             upload(b.device, b.host, b.size);
             upload(shared_device, &s, sizeof s);
-            OK(amp_scaler_unscale(&s, b.host, AMP_BF16, n));
+            OK(amp_scaler_unscale(&s, b.host, b.host, AMP_BF16, n));
             OK(amp_cuda_scaler_unscale(shared_device, b.device, b.device, AMP_BF16, n, NULL));
             CHECK_EQ_U32(s.found_inf, i < n);
             CHECK_MEM(&s, from_device(shared_device, sizeof s), sizeof s);
@@ -2515,6 +2515,8 @@ TEST(arguments, "wrong arguments are answered without touching the device") {
     CHECK_EQ_INT(amp_cuda_scaler_unscale(s, NULL, p, unknown, 1, NULL), AMP_ERROR_INVALID_ENUM);
     CHECK_EQ_INT(amp_cuda_scaler_unscale(NULL, p, p, AMP_F16, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cuda_scaler_unscale(s, p, p, AMP_F16, 1, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, (char *)p + 2, p, AMP_F16, 2, NULL), AMP_ERROR_OVERLAP);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, p, (char *)p + 7, AMP_BF16, 2, NULL), AMP_ERROR_OVERLAP);
     CHECK_EQ_INT(amp_cuda_scaler_unscale(s, f, NULL, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cuda_scaler_unscale(s, f, p, unknown, 1, NULL), AMP_ERROR_INVALID_ENUM);
     CHECK_EQ_INT(amp_cuda_scaler_update(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);

@@ -591,7 +591,6 @@ static void observe_refusals(const body *b) {
     TELLS("report without room", b, amp_optimizer_report(o, NULL), null);
     TELLS("report of no tensor", b, amp_optimizer_report_tensor(o, m->num, NULL), none);
     TELLS("history without room", b, amp_optimizer_history(o, NULL, &some), null);
-    TELLS("advice without room", b, amp_optimizer_advice(o, NULL, NULL), null);
     TELLS("a session that is none", b, amp_session_add_optimizer(NULL, o), null);
 }
 

@@ -249,7 +249,7 @@ TEST(shared_growth, "recipe b: good steps are counted by iteration, not by optim
 
 /* ======================================================================== c  gradient penalty */
 
-TEST(penalty_unscale, "recipe c: amp_scaler_unscale_to leaves its source as it was and loses "
+TEST(penalty_unscale, "recipe c: amp_scaler_unscale leaves its source as it was and loses "
                       "nothing; fp16 in place is refused, since it would") {
     amp_scaler s;
     amp_f16    inner[N], kept[N];
@@ -258,12 +258,12 @@ TEST(penalty_unscale, "recipe c: amp_scaler_unscale_to leaves its source as it w
     CHECK_EQ_INT(amp_scaler_init(&s, NULL), AMP_OK);
     for (i = 0; i < N; i++) inner[i].bits = (uint16_t)(i * 1771 % 0x7c00 + (i % 2 ? 0x8000 : 0));
     memcpy(kept, inner, sizeof kept);
-    CHECK_EQ_INT(amp_scaler_unscale_to(&s, g, inner, AMP_F16, N), AMP_OK);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, g, inner, AMP_F16, N), AMP_OK);
     CHECK_MEM(inner, kept, sizeof kept);
     for (i = 0; i < N; i++) CHECK_EQ_F32(g[i] * s.scale, amp_f16_to_f32(inner[i]));
     CHECK_EQ_U64(s.found_inf, 0);
     CHECK_EQ_F32(s.scale, 65536.0f);
-    CHECK_EQ_INT(amp_scaler_unscale(&s, inner, AMP_F16, N), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, inner, inner, AMP_F16, N), AMP_ERROR_UNSUPPORTED);
     CHECK_MEM(inner, kept, sizeof kept);
 }
 
@@ -281,7 +281,7 @@ TEST(penalty_overflow, "recipe c: an inf in the inner gradient skips the step of
             if (step == 1) memcpy(&inner[7], &f32_inf, 4);
             if (step == 2) memcpy(&inner[8], &f32_nan, 4);
             memcpy(before, r.w, sizeof before);
-            CHECK_EQ_INT(amp_scaler_unscale_to(amp_optimizer_scaler(&r.opt), out, inner, AMP_F32,
+            CHECK_EQ_INT(amp_scaler_unscale(amp_optimizer_scaler(&r.opt), out, inner, AMP_F32,
                                                N), AMP_OK);
             run_step(&r, 0.25f);
             CHECK_EQ_INT(memcmp(before, r.w, sizeof before) != 0, step == 0 || step == 3);
@@ -924,7 +924,7 @@ TEST(session_counts, "manual: a loop's own Adam is at step scaler->good + 1 in a
             grad[1] = 2.0f;
             if (step == 2 || step == 3) memcpy(&grad[1], &f32_inf, 4);
             CHECK_EQ_U64(session.scaler->skipped_in_a_row, off || step < 3 || step > 4 ? 0 : step - 2);
-            CHECK_EQ_INT(amp_scaler_unscale(session.scaler, grad, AMP_F32, 3), AMP_OK);
+            CHECK_EQ_INT(amp_scaler_unscale(session.scaler, grad, grad, AMP_F32, 3), AMP_OK);
             CHECK_EQ_INT(session.scaler->found_inf != 0, !off && (step == 2 || step == 3));
             CHECK_EQ_INT(amp_scaler_update(session.scaler), AMP_OK);
         }

@@ -593,7 +593,7 @@ TEST(no_allocation, "steps allocate nothing, reports neither; all is freed") {
     calls = the_heap.calls;
     some_run(&r, 5);
     OK(amp_optimizer_report(&r.opt, &report));
-    OK(amp_optimizer_advice(&r.opt, advice, &count));
+    OK(amp_report_advice(&r.opt, advice, &count));
     CHECK_EQ_INT(the_heap.calls, calls);
     CHECK_EQ_U64(report.iterations, 5);
     end(&r);
@@ -624,7 +624,7 @@ TEST(refused, "without desc.report, unprepared or with wrong numbers: errors tha
     prepare(&r);
     CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_UNSUPPORTED);
     CHECK(strstr(r.problem, "desc.report") != NULL);
-    CHECK_EQ_INT(amp_optimizer_advice(&r.opt, advice, &num), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_report_advice(&r.opt, advice, &num), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_history(&r.opt, &last, &count), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_report(&r.opt, NULL), AMP_ERROR_INVALID_ARGUMENT);
     end(&r);
@@ -861,7 +861,7 @@ TEST(failing_copies, "manual: a report whose copies fail says so, writes nothing
         count = 1;
         CHECK_EQ_INT(amp_optimizer_history(&r.opt, &last, &count), AMP_ERROR_BAD_STATE);
         broken.copy = fails;
-        CHECK_EQ_INT(amp_optimizer_advice(&r.opt, advice, &num), AMP_ERROR_CUDA);
+        CHECK_EQ_INT(amp_report_advice(&r.opt, advice, &num), AMP_ERROR_CUDA);
         CHECK_EQ_INT(amp_optimizer_report_tensor(&r.opt, 0, &tensor), AMP_ERROR_BAD_STATE);
         CHECK_EQ_U64(report_of(&r).iterations, 2 * fails);
     }
@@ -1287,7 +1287,7 @@ static amp_advice only(rig *r, int code) {
     int            count = -1, i;
     memset(advice, 0, sizeof advice);
     fp_set(FP_IEEE | FP_ROUNDING);
-    OK(amp_optimizer_advice(&r->opt, advice, &count));
+    OK(amp_report_advice(&r->opt, advice, &count));
     CHECK(!FP_CONTROL || (fp_get() & ~0x3fu) == (FP_IEEE | FP_ROUNDING));
     fp_set(before);
     CHECK_EQ_INT(count, code >= 0);
@@ -1368,6 +1368,39 @@ TEST(advice_nan_in_a_weight, "a weight that is not finite makes all gradients Na
         CHECK_EQ_INT(a.tensor, 2);
         CHECK_EQ_F64(a.number, 3.0);
         CHECK(strstr(sentence(&r, &a), "tensor 2 (c): its weights are not all finite") == sentence(&r, &a));
+        CHECK_EQ_U64(tensor_of(&r, 0).bad_weights, 0);
+        CHECK_EQ_U64(tensor_of(&r, 2).bad_weights, 1);
+        CHECK_EQ_U64(report_of(&r).nans, 3);
+        for (i = 0; i < 3; i++) scatter(&r, i, 1.0f);
+        step(&r, 0.01f); /* no NaN in a gradient: nobody looks at weights */
+        CHECK_EQ_U64(report_of(&r).nans, 0);
+        CHECK_EQ_U64(tensor_of(&r, 2).bad_weights, 0);
+        end(&r);
+    }
+}
+
+TEST(for_advice, "a report has a copy of the scaler, knows whether its scale moves, and the type of each gradient") {
+    int kind;
+    for (kind = 0; kind < 3; kind++) {
+        amp_report report;
+        rig        r;
+        begin(&r);
+        r.desc.scaler.preset     = kind == 0 ? AMP_PRESET_DEFAULT : AMP_PRESET_STATIC;
+        r.desc.scaler.init_scale = 4096.0f;
+        r.desc.scaler.disabled   = kind == 2;
+        put(&r, 64, AMP_F16);
+        put(&r, 64, AMP_BF16);
+        put(&r, 64, AMP_F32);
+        prepare(&r);
+        scatter(&r, 0, 1.0f);
+        step(&r, 0.01f);
+        report = report_of(&r);
+        CHECK_MEM(&report.scaler, amp_optimizer_scaler(&r.opt), sizeof report.scaler);
+        CHECK_EQ_F32(report.scaler.scale, kind == 2 ? 1.0f : 4096.0f);
+        CHECK_EQ_U64(report.fixed_scale, kind > 0);
+        CHECK_EQ_INT(tensor_of(&r, 0).grad_type, AMP_F16);
+        CHECK_EQ_INT(tensor_of(&r, 1).grad_type, AMP_BF16);
+        CHECK_EQ_INT(tensor_of(&r, 2).grad_type, AMP_F32);
         end(&r);
     }
 }
@@ -2036,6 +2069,7 @@ int main(int argc, char **argv) {
     RUN(spike_saved);
     RUN(advice_nan);
     RUN(advice_nan_in_a_weight);
+    RUN(for_advice);
     RUN(one_moment);
     RUN(advice_stuck);
     RUN(advice_skips);

@@ -968,13 +968,10 @@ TEST(empty_tensor, "law 11: \"Zero tensors, n == 0 are ordinary\": NULL with n =
     for (t = 0; t < 3; t++) {
         CHECK_EQ_INT(amp_scaler_check(&s, NULL, dtypes[t], 0), AMP_OK);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_unscale_to(&s, NULL, NULL, dtypes[t], 0), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-        if (dtypes[t] == AMP_F16) continue;
-        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, dtypes[t], 0), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, dtypes[t], 0), AMP_OK);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
     }
-    CHECK_EQ_U64(s.good, 8);
+    CHECK_EQ_U64(s.good, 6);
     CHECK_EQ_INT(amp_scaler_update(&s), AMP_ERROR_BAD_STATE);
 }
 
@@ -995,7 +992,7 @@ static void random_grads(unsigned char *x, amp_dtype type, size_t n, uint32_t sp
     }
 }
 
-/* One gradient through unscale (in_place) or unscale_to, against the reference. */
+/* One gradient through unscale, in place or not, against the reference. */
 static void check_unscale(amp_preset preset, float scale, amp_dtype type, size_t n,
                           size_t src_offset, size_t dst_offset, int in_place) {
     amp_scaler           s    = scaler_of(preset, scale, 4);
@@ -1020,8 +1017,8 @@ static void check_unscale(amp_preset preset, float scale, amp_dtype type, size_t
         put(want_bytes + GUARD + dst_offset, to, i, in_place && !finite_bits(g) ? bits : want);
     }
     fp_set(mode); /* with -Ofast that flushes: not amp.h's results */
-    result = in_place ? amp_scaler_unscale(&s, dst, type, n)
-                      : amp_scaler_unscale_to(&s, (float *)(void *)dst, src, type, n);
+    result = in_place ? amp_scaler_unscale(&s, dst, dst, type, n)
+                      : amp_scaler_unscale(&s, (float *)(void *)dst, src, type, n);
     CHECK_EQ_INT(result, AMP_OK);
     CHECK_MEM(dst_bytes, want_bytes, sizeof dst_bytes);
     CHECK_EQ_U32(s.found_inf, bad);
@@ -1032,7 +1029,7 @@ static const float scales[] = {65536.0f, 1.0f, 6.103515625e-05f, 16777216.0f, 3.
                                0.1f, 1e-3f, 12345.678f, 0.9978f, 1.0000001f};
 enum { NUM_SCALES = sizeof scales / sizeof scales[0] };
 
-TEST(unscale_values, "unscale and unscale_to give g * (1 / scale), each rounded once, bit for bit: "
+TEST(unscale_values, "unscale, in place or not, gives g * (1 / scale), each rounded once, bit for bit: "
                      "every type, odd counts, odd addresses, subnormal results; inf and NaN stay "
                      "as they are; nothing around is touched") {
     static const size_t lengths[] = {0, 1, 2, 3, 7, 8, 9, 31, 67, 255, 300, 1024, 1025, 3000};
@@ -1062,7 +1059,7 @@ TEST(unscale_any_scale, "10^5 random scales: the reciprocal is rounded once, fro
         const uint32_t scale = (90u + random_below(80)) << 23 | (random_bits() >> 9);
         uint32_t       y[3], want[3];
         CHECK_EQ_INT(amp_scaler_set_scale(&s, f32(scale)), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_unscale_to(&s, (float *)(void *)y, grads, AMP_F32, 3), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, (float *)(void *)y, grads, AMP_F32, 3), AMP_OK);
         fp_set(FP_IEEE);
         for (k = 0; k < 3; k++) want[k] = unscale_reference(grads[k], f32(scale));
         fp_set(mode);
@@ -1081,7 +1078,7 @@ TEST(unscale_every_half, "all 2^16 fp16 and bf16 gradients unscaled by 65536, 10
             const uint32_t mode = fp_get();
             amp_scaler     s    = scaler_of(AMP_PRESET_TORCH, by[k], 4);
             for (h = 0; h < 65536; h++) x[h] = (uint16_t)h;
-            CHECK_EQ_INT(amp_scaler_unscale_to(&s, (float *)(void *)y, x, dtypes[t], 65536),
+            CHECK_EQ_INT(amp_scaler_unscale(&s, (float *)(void *)y, x, dtypes[t], 65536),
                          AMP_OK);
             fp_set(FP_IEEE);
             for (h = 0; h < 65536; h++)
@@ -1098,13 +1095,13 @@ TEST(nonfinite_stays, "\"Elements that are inf or NaN stay as they are\": all 25
     for (i = 0; i < 256; i++)
         x[i] = want[i] = (uint16_t)((i & 0x80u) << 8 | 0x7f80u | (i & 0x7fu));
     for (i = 0; i < 64; i++) y[i] = wanted[i] = 0x7f800000u | i << 31 | (i * 0x20c49u & 0x7fffffu);
-    CHECK_EQ_INT(amp_scaler_unscale(&s, y, AMP_F32, 64), AMP_OK);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, y, y, AMP_F32, 64), AMP_OK);
     CHECK_MEM(y, wanted, sizeof y);
-    CHECK_EQ_INT(amp_scaler_unscale(&s, x, AMP_BF16, 256), AMP_OK);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, x, x, AMP_BF16, 256), AMP_OK);
     for (i = 0; i < 256; i++) CHECK_EQ_U32(x[i], want[i]);
 }
 
-TEST(unscale_to_same_memory, "dst may be src if src is fp32") {
+TEST(unscale_same_memory, "dst may be src") {
     static uint32_t x[MAX_N], want[MAX_N];
     amp_scaler      s    = scaler_of(AMP_PRESET_DEFAULT, 1000.0f, 4);
     const uint32_t  mode = fp_get();
@@ -1113,7 +1110,7 @@ TEST(unscale_to_same_memory, "dst may be src if src is fp32") {
     fp_set(FP_IEEE);
     for (i = 0; i < MAX_N; i++) want[i] = unscale_reference(x[i], 1000.0f);
     fp_set(mode);
-    CHECK_EQ_INT(amp_scaler_unscale_to(&s, (float *)(void *)x, x, AMP_F32, MAX_N), AMP_OK);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, (float *)(void *)x, x, AMP_F32, MAX_N), AMP_OK);
     CHECK_MEM(x, want, sizeof x);
 }
 
@@ -1121,7 +1118,7 @@ TEST(f16_in_place_refused, "fp16 in place is AMP_ERROR_UNSUPPORTED, nothing is c
     amp_scaler s = scaler_of(AMP_PRESET_DEFAULT, 0.0f, 4), before;
     uint16_t   x[3] = {0x3c00, 0x7c00, 0x0001};
     memcpy(&before, &s, sizeof s);
-    CHECK_EQ_INT(amp_scaler_unscale(&s, x, AMP_F16, 3), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, x, x, AMP_F16, 3), AMP_ERROR_UNSUPPORTED);
     CHECK_MEM(&s, &before, sizeof s);
     CHECK_EQ_U32(x[0], 0x3c00);
     CHECK_EQ_U32(x[1], 0x7c00);
@@ -1143,8 +1140,8 @@ TEST(product_is_checked, "law 5: \"The product is checked as well as the input: 
             float      g[3] = {1.0f, -1.0f, 0.0f};
             g[how]          = how == 1 ? -big : big;
             if (how == 0) CHECK_EQ_INT(amp_scaler_check(&s, g, AMP_F32, 3), AMP_OK);
-            if (how == 1) CHECK_EQ_INT(amp_scaler_unscale(&s, g, AMP_F32, 3), AMP_OK);
-            if (how == 2) CHECK_EQ_INT(amp_scaler_unscale_to(&s, y, g, AMP_F32, 3), AMP_OK);
+            if (how == 1) CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, AMP_F32, 3), AMP_OK);
+            if (how == 2) CHECK_EQ_INT(amp_scaler_unscale(&s, y, g, AMP_F32, 3), AMP_OK);
             CHECK_EQ_INT(s.found_inf != 0, safe);
         }
     for (i = 0; i < MAX_N; i += i < 300 ? 1 : 61) { /* wherever it is */
@@ -1166,7 +1163,7 @@ TEST(product_is_checked, "law 5: \"The product is checked as well as the input: 
         amp_scaler s = scaler_of(AMP_PRESET_DEFAULT, 0.9978f, 4);
         memset(b, 0, sizeof b);
         b[i] = (uint16_t)(0x7f7f | (i & 1) << 15);
-        CHECK_EQ_INT(amp_scaler_unscale(&s, b, AMP_BF16, 300), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, b, b, AMP_BF16, 300), AMP_OK);
         CHECK_EQ_U32(b[i] & 0x7fff, 0x7f80);
         CHECK(s.found_inf != 0);
     }
@@ -1174,7 +1171,7 @@ TEST(product_is_checked, "law 5: \"The product is checked as well as the input: 
     {
         amp_scaler     s = scaler_of(AMP_PRESET_DEFAULT, 6.103515625e-05f, 4);
         const uint16_t h = 0x7bff;
-        CHECK_EQ_INT(amp_scaler_unscale_to(&s, y, &h, AMP_F16, 1), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, y, &h, AMP_F16, 1), AMP_OK);
         CHECK_EQ_U32(s.found_inf, 0);
         CHECK_EQ_F32(y[0], 65504.0f * 16384.0f);
     }
@@ -1188,7 +1185,7 @@ TEST(torch_at_zero, "at scale 0, as TORCH gets there, a zero gradient is not fou
     int            i;
     for (i = 0; i < 150; i++) iterate(&s, 1);
     CHECK_EQ_F32(s.scale, 0.0f);
-    CHECK_EQ_INT(amp_scaler_unscale_to(&s, (float *)(void *)y, g, AMP_F32, 2), AMP_OK);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, (float *)(void *)y, g, AMP_F32, 2), AMP_OK);
     CHECK((y[0] & 0x7fffffffu) > 0x7f800000u);
     CHECK_EQ_U32(s.found_inf, 0);
     CHECK_EQ_INT(amp_scaler_set_scale(&s, 8.0f), AMP_OK);
@@ -1196,32 +1193,7 @@ TEST(torch_at_zero, "at scale 0, as TORCH gets there, a zero gradient is not fou
     CHECK_EQ_F32(s.scale, 4.0f);
 }
 
-TEST(scaled_loss, "amp_scaler_scale_loss is loss * scale, rounded to nearest once") {
-    static const float losses[] = {0.0f, 1.0f, -3.25f, 0.1f, 1e38f, 1e-42f, 7.7e-41f};
-    const uint32_t     mode     = fp_get();
-    size_t             i;
-    int                k;
-    for (i = 0; i < sizeof losses / sizeof losses[0]; i++)
-        for (k = 0; k < NUM_SCALES; k++) {
-            const amp_scaler s = scaler_of(AMP_PRESET_TORCH, scales[k], 4);
-            float            got, want;
-            fp_set(FP_IEEE);
-            want = narrow(mul((double)losses[i], (double)scales[k]));
-            fp_set(FP_IEEE | FP_FTZ | FP_DAZ | FP_ROUNDING);
-            got = amp_scaler_scale_loss(&s, losses[i]);
-            fp_set(mode);
-            CHECK_EQ_F32(got, want);
-        }
-    CHECK_EQ_F32(amp_scaler_scale_loss(NULL, 1.5f), 1.5f);
-}
-
-/* ----------------------------------------------------------------- step, update, set_scale */
-
-static int calls;
-static amp_result count_call(void *user) {
-    calls++;
-    return user ? *(const amp_result *)user : AMP_OK;
-}
+/* ----------------------------------------------------------------- update, set_scale */
 
 TEST(old_scale_on_growth, "law 3: \"Gradients are unscaled with the scale of their backward, even "
                           "on the step where the scale grows\"") {
@@ -1230,11 +1202,10 @@ TEST(old_scale_on_growth, "law 3: \"Gradients are unscaled with the scale of the
     for (i = 1; i <= 9; i++) {
         const float scale = s.scale; /* backward uses it */
         float       g[2]  = {0.0f, 0.0f}, y[2];
-        g[0]              = amp_scaler_scale_loss(&s, 5.0f);
+        g[0]              = scale * 5.0f;
         g[1]              = scale * 7.0f;
-        CHECK_EQ_INT(amp_scaler_unscale_to(&s, y, g, AMP_F32, 2), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_unscale(&s, g, AMP_F32, 2), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_step(&s, count_call, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, y, g, AMP_F32, 2), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, AMP_F32, 2), AMP_OK);
         CHECK_EQ_F32(s.scale, scale); /* only update moves it */
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
         CHECK_EQ_F32(s.scale, i % 3 == 0 ? 2 * scale : scale);
@@ -1253,38 +1224,11 @@ TEST(any_nonzero_skips, "law 4: \"Any non-zero found_inf skips (never == 1)\": w
             amp_scaler  s = scaler_of(AMP_PRESET_DEFAULT, 1024.0f, 4);
             if (checked) CHECK_EQ_INT(amp_scaler_check(&s, &g, AMP_F32, 1), AMP_OK);
             s.found_inf = bit < 32 ? 1u << bit : 0xffffffffu;
-            calls       = 0;
-            CHECK_EQ_INT(amp_scaler_step(&s, count_call, NULL), AMP_OK);
-            CHECK_EQ_INT(calls, 0);
             CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
             CHECK_EQ_F32(s.scale, 512.0f);
             CHECK_EQ_U64(s.skipped, 1);
             CHECK_EQ_U32(s.found_inf, 0);
         }
-}
-
-TEST(step_calls_if_finite, "step is called only if everything was finite, and its own result "
-                           "comes back; a skipped step is not an error") {
-    const uint32_t grads[4] = {0x3f800000u, 0x7f800000u, 0x7fc00000u, 0x3f800000u};
-    amp_scaler     s        = scaler_of(AMP_PRESET_DEFAULT, 1024.0f, 4);
-    amp_result     own;
-    size_t         n;
-    for (n = 1; n <= 4; n++) {
-        amp_scaler before;
-        CHECK_EQ_INT(amp_scaler_check(&s, grads + n - 1, AMP_F32, 1), AMP_OK);
-        own   = AMP_OK;
-        calls = 0;
-        memcpy(&before, &s, sizeof s);
-        CHECK_EQ_INT(amp_scaler_step(&s, count_call, &own), AMP_OK);
-        CHECK_EQ_INT(calls, n == 1 || n == 4);
-        own = AMP_ERROR_OUT_OF_MEMORY;
-        CHECK_EQ_INT(amp_scaler_step(&s, count_call, &own),
-                     n == 1 || n == 4 ? AMP_ERROR_OUT_OF_MEMORY : AMP_OK);
-        CHECK_MEM(&s, &before, sizeof s); /* step itself changes nothing */
-        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-    }
-    CHECK_EQ_U64(s.good, 2);
-    CHECK_EQ_U64(s.skipped, 2);
 }
 
 TEST(set_scale_keeps_tracker, "amp_scaler_set_scale keeps growth_tracker, clears stuck, and "
@@ -1334,28 +1278,23 @@ TEST(disabled, "disabled: the scale is 1, nothing is checked, no step is skipped
     for (preset = 0; preset < NUM_PRESETS; preset++) {
         amp_scaler_desc d = desc_of((amp_preset)preset);
         amp_scaler      s, before;
-        amp_result      own = AMP_ERROR_UNSUPPORTED;
-        d.disabled          = 2;
+        d.disabled = 2;
         CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
         CHECK_EQ_F32(s.scale, 1.0f);
         memcpy(&before, &s, sizeof s);
-        calls = 0;
-        CHECK_EQ_F32(amp_scaler_scale_loss(&s, 3.25f), 3.25f);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_step(&s, count_call, NULL), AMP_OK);
         CHECK_EQ_INT(amp_scaler_check(&s, &inf, AMP_F32, 1), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_unscale(&s, g, AMP_F32, 3), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_unscale_to(&s, (float *)(void *)y, g, AMP_F32, 3), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, AMP_F32, 3), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, (float *)(void *)y, g, AMP_F32, 3), AMP_OK);
         CHECK_MEM(y, g, sizeof y);
         CHECK_EQ_U32(g[0] == inf && g[1] == 0x3f800000u && g[2] == 0x7fc00000u, 1);
-        CHECK_EQ_INT(amp_scaler_unscale_to(&s, (float *)(void *)y, h, AMP_F16, 3), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, (float *)(void *)y, h, AMP_F16, 3), AMP_OK);
         CHECK_EQ_U32(y[0], 0x3f800000u);
         CHECK_EQ_U32(y[1], 0x7f800000u);
         CHECK_EQ_U32(y[2], 0x33800000u);
-        CHECK_EQ_INT(amp_scaler_step(&s, count_call, &own), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_U32(s.found_inf, 0); /* a disabled scaler finds nothing: the host steps */
         CHECK_EQ_INT(amp_scaler_set_scale(&s, 8.0f), AMP_OK);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-        CHECK_EQ_INT(calls, 2);
         CHECK_EQ_U64(s.good, 2);
         CHECK_EQ_U64(s.skipped, 0);
         s.found_inf = 1; /* by hand */
@@ -1370,6 +1309,37 @@ TEST(disabled, "disabled: the scale is 1, nothing is checked, no step is skipped
 
 /* ----------------------------------------------------------------- bad input */
 
+TEST(unscale_overlap, "dst is src, or shares no byte with it: else AMP_ERROR_OVERLAP, nothing changed; dst NULL checks") {
+    size_t k;
+    int    t;
+    for (t = 0; t < 3; t++) {
+        const amp_dtype type = dtypes[t];
+        const size_t    size = type == AMP_F32 ? 4 : 2, n = 10;
+        for (k = 0; k <= 80; k++) { /* src from 40 bytes on; dst is 40 bytes */
+            const bool  apart = k + 40 <= 40 || k >= 40 + n * size;
+            amp_scaler  s     = scaler_of(AMP_PRESET_DEFAULT, 1024.0f, 4), before;
+            amp_result  want  = k == 40 ? type == AMP_F16 ? AMP_ERROR_UNSUPPORTED : AMP_OK
+                                : apart ? AMP_OK : AMP_ERROR_OVERLAP;
+            memset(src_bytes, 0, 128);
+            memcpy(want_bytes, src_bytes, 128);
+            memset(src_bytes + k, 0x11, want == AMP_OK && k != 40 ? 40 : 0);
+            memcpy(&before, &s, sizeof s);
+            CHECK_EQ_INT(amp_scaler_unscale(&s, src_bytes + k, src_bytes + 40, type, n), want);
+            CHECK_MEM(src_bytes, want_bytes, 128); /* zeros, unscaled */
+            if (want != AMP_OK) CHECK_MEM(&s, &before, sizeof s);
+            else CHECK_EQ_U32(s.checked, 1);
+        }
+        {
+            amp_scaler s = scaler_of(AMP_PRESET_DEFAULT, 1024.0f, 4);
+            memset(src_bytes, 0xff, 128); /* NaN */
+            memcpy(want_bytes, src_bytes, 128);
+            CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, src_bytes, type, n), AMP_OK);
+            CHECK_MEM(src_bytes, want_bytes, 128);
+            CHECK_EQ_U32(s.found_inf, 1);
+        }
+    }
+}
+
 TEST(bad_state, "law 16: \"Misuse is answered\": before init, and with nothing checked since the "
                 "last update, each with its own result, and no byte changed") {
     amp_scaler s, before;
@@ -1377,11 +1347,9 @@ TEST(bad_state, "law 16: \"Misuse is answered\": before init, and with nothing c
     int        round;
     memset(&s, 0, sizeof s);
     memcpy(&before, &s, sizeof s);
-    calls = 0;
     CHECK_EQ_INT(amp_scaler_check(&s, g, AMP_F32, 2), AMP_ERROR_NOT_INITIALIZED);
-    CHECK_EQ_INT(amp_scaler_unscale(&s, g, AMP_F32, 2), AMP_ERROR_NOT_INITIALIZED);
-    CHECK_EQ_INT(amp_scaler_unscale_to(&s, y, g, AMP_F32, 2), AMP_ERROR_NOT_INITIALIZED);
-    CHECK_EQ_INT(amp_scaler_step(&s, count_call, NULL), AMP_ERROR_NOT_INITIALIZED);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, AMP_F32, 2), AMP_ERROR_NOT_INITIALIZED);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, y, g, AMP_F32, 2), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_scaler_update(&s), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_scaler_set_scale(&s, 2.0f), AMP_ERROR_NOT_INITIALIZED);
     CHECK_MEM(&s, &before, sizeof s);
@@ -1389,33 +1357,10 @@ TEST(bad_state, "law 16: \"Misuse is answered\": before init, and with nothing c
     for (round = 0; round < 2; round++) {
         memcpy(&before, &s, sizeof s);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_ERROR_BAD_STATE);
-        CHECK_EQ_INT(amp_scaler_step(&s, count_call, NULL), AMP_ERROR_BAD_STATE);
         CHECK_MEM(&s, &before, sizeof s);
         iterate(&s, round == 0); /* and after a good or a skipped step it is the same */
     }
-    CHECK_EQ_INT(calls, 0);
     CHECK_EQ_F32(g[0] + y[0] + y[1], 8.0f);
-}
-
-TEST(disabled_steps, "manual: a disabled scaler skips no step: amp_scaler_step calls, whatever found_inf says, checked or "
-                     "not, and returns what it returns") {
-    const float     inf  = f32(0x7f800000u);
-    amp_result      mine = AMP_ERROR_OVERLAP;
-    amp_scaler_desc d    = desc_of(AMP_PRESET_DEFAULT);
-    amp_scaler      s;
-    int             checked;
-    d.disabled = 1;
-    calls      = 0;
-    for (checked = 0; checked < 2; checked++) {
-        CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
-        if (checked) CHECK_EQ_INT(amp_scaler_check(&s, &inf, AMP_F32, 1), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_step(&s, count_call, NULL), AMP_OK);
-        s.found_inf = 1;
-        CHECK_EQ_INT(amp_scaler_step(&s, count_call, &mine), AMP_ERROR_OVERLAP);
-        CHECK_EQ_INT(calls, 2 * checked + 2);
-        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-        CHECK_EQ_F32(s.scale, 1.0f);
-    }
 }
 
 TEST(bad_arguments, "NULL and unknown types: distinct results, no byte changed") {
@@ -1426,27 +1371,22 @@ TEST(bad_arguments, "NULL and unknown types: distinct results, no byte changed")
     int              t;
     memcpy(&before, &s, sizeof s);
     for (t = 0; t < 3; t++) {
-        const amp_dtype  type  = dtypes[t];
-        const amp_result place = type == AMP_F16 ? AMP_ERROR_UNSUPPORTED
-                                                 : AMP_ERROR_INVALID_ARGUMENT;
+        const amp_dtype type = dtypes[t];
         CHECK_EQ_INT(amp_scaler_check(NULL, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
         CHECK_EQ_INT(amp_scaler_check(&s, NULL, type, 1), AMP_ERROR_INVALID_ARGUMENT);
         CHECK_EQ_INT(amp_scaler_check(&s, NULL, type, 999), AMP_ERROR_INVALID_ARGUMENT);
-        CHECK_EQ_INT(amp_scaler_unscale(NULL, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
-        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, type, 1), place);
-        CHECK_EQ_INT(amp_scaler_unscale_to(NULL, y, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
-        CHECK_EQ_INT(amp_scaler_unscale_to(&s, NULL, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
-        CHECK_EQ_INT(amp_scaler_unscale_to(&s, y, NULL, type, 1), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_scaler_unscale(NULL, g, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, type, 1), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_scaler_unscale(NULL, y, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, y, NULL, type, 1), AMP_ERROR_INVALID_ARGUMENT);
     }
     for (i = 0; i < 3; i++) {
         const amp_dtype type = (amp_dtype)unknown[i];
         CHECK_EQ_INT(amp_scaler_check(&s, g, type, 1), AMP_ERROR_INVALID_ENUM);
         CHECK_EQ_INT(amp_scaler_check(&s, NULL, type, 0), AMP_ERROR_INVALID_ENUM);
-        CHECK_EQ_INT(amp_scaler_unscale(&s, g, type, 1), AMP_ERROR_INVALID_ENUM);
-        CHECK_EQ_INT(amp_scaler_unscale_to(&s, y, g, type, 1), AMP_ERROR_INVALID_ENUM);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, type, 1), AMP_ERROR_INVALID_ENUM);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, y, g, type, 1), AMP_ERROR_INVALID_ENUM);
     }
-    CHECK_EQ_INT(amp_scaler_step(NULL, count_call, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_scaler_step(&s, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_scaler_update(NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_scaler_set_scale(NULL, 2.0f), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_scaler_init(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
@@ -1584,15 +1524,11 @@ static void run_everything(void) {
             run_errors += amp_scaler_check(&s, x, AMP_F32, N) != AMP_OK;
             run_errors += amp_scaler_check(&s, b, AMP_F16, N) != AMP_OK;
             run_errors += amp_scaler_check(&s, b, AMP_BF16, N) != AMP_OK;
-            run_errors += amp_scaler_unscale_to(&s, (float *)(void *)y, b, AMP_F16, N) != AMP_OK;
-            run_errors += amp_scaler_unscale_to(&s, (float *)(void *)y, x, AMP_F32, N) != AMP_OK;
-            run_errors += amp_scaler_unscale(&s, b, AMP_BF16, N) != AMP_OK;
-            run_errors += amp_scaler_unscale(&s, x, AMP_F32, N) != AMP_OK;
+            run_errors += amp_scaler_unscale(&s, (float *)(void *)y, b, AMP_F16, N) != AMP_OK;
+            run_errors += amp_scaler_unscale(&s, (float *)(void *)y, x, AMP_F32, N) != AMP_OK;
+            run_errors += amp_scaler_unscale(&s, b, b, AMP_BF16, N) != AMP_OK;
+            run_errors += amp_scaler_unscale(&s, x, x, AMP_F32, N) != AMP_OK;
             run_found += s.found_inf != 0;
-            memcpy(&f, &loss, 4);
-            f = amp_scaler_scale_loss(&s, f);
-            memcpy(y, &f, 4);
-            run_errors += amp_scaler_step(&s, count_call, NULL) != AMP_OK;
             run_errors += amp_scaler_update(&s) != AMP_OK;
             for (i = 0; i < 400; i++) { /* to the floor (0 for some), to the cap (inf for some) */
                 s.found_inf = i < 200;
@@ -1600,7 +1536,7 @@ static void run_everything(void) {
                 run_errors += amp_scaler_update(&s) != AMP_OK;
                 if (i % 50 == 49)
                     run_errors +=
-                        amp_scaler_unscale_to(&s, (float *)(void *)y, x, AMP_F32, N) != AMP_OK;
+                        amp_scaler_unscale(&s, (float *)(void *)y, x, AMP_F32, N) != AMP_OK;
             }
             memcpy(&f, &loss, 4);
             run_errors += amp_scaler_set_scale(&s, f) != AMP_ERROR_INVALID_CONFIG;
@@ -1691,17 +1627,15 @@ int main(int argc, char **argv) {
     RUN(unscale_any_scale);
     RUN(unscale_every_half);
     RUN(nonfinite_stays);
-    RUN(unscale_to_same_memory);
+    RUN(unscale_same_memory);
     RUN(f16_in_place_refused);
     RUN(product_is_checked);
     RUN(torch_at_zero);
-    RUN(scaled_loss);
     RUN(old_scale_on_growth);
     RUN(any_nonzero_skips);
-    RUN(step_calls_if_finite);
     RUN(set_scale_keeps_tracker);
     RUN(disabled);
-    RUN(disabled_steps);
+    RUN(unscale_overlap);
     RUN(bad_state);
     RUN(bad_arguments);
     RUN(bad_descs);
@@ -1715,7 +1649,7 @@ int main(int argc, char **argv) {
         RUN_IN_TIER(unscale_values, tiers[i]);
         RUN_IN_TIER(unscale_every_half, tiers[i]);
         RUN_IN_TIER(nonfinite_stays, tiers[i]);
-        RUN_IN_TIER(unscale_to_same_memory, tiers[i]);
+        RUN_IN_TIER(unscale_same_memory, tiers[i]);
         RUN_IN_TIER(product_is_checked, tiers[i]);
         RUN_IN_TIER(no_traps, tiers[i]);
         RUN_IN_TIER(environment_restored, tiers[i]);

@@ -13,6 +13,7 @@ typedef struct subject_state {
     float              weights[3], gradients[3];
     int                wide; /* the system holds s as a double, and amp.h is given floats */
     int                unscaled, stepped; /* in this iteration */
+    int                disabled;
     unsigned char      file[8192];
     float              arrays[3][64]; /* of state files: masters */
     uint16_t           models[3][64], halves[3][64];
@@ -86,6 +87,7 @@ static int scaler_start(vectors_subject *v, const vectors_config *c) {
     t->wide     = subject_wide(c->system);
     t->unscaled = t->stepped = 0;
     if (!subject_desc(&d, c) || !subject_takes(t, c->init_scale)) return VECTORS_SKIPPED;
+    t->disabled = d.disabled;
     return subject_shows(v, &t->scaler, amp_scaler_init(&t->scaler, &d));
 }
 
@@ -95,22 +97,17 @@ static int scaler_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
     if (t->unscaled) return VECTORS_ABSENT;
     t->unscaled = 1;
     subject_clip(&t->scaler, gradients, n);
-    return subject_shows(v, &t->scaler, amp_scaler_unscale(&t->scaler, gradients, AMP_F32, n));
-}
-
-static amp_result scaler_taken(void *user) {
-    *(int *)user = VECTORS_OK;
-    return AMP_OK;
+    return subject_shows(v, &t->scaler, amp_scaler_unscale(&t->scaler, gradients, gradients, AMP_F32, n));
 }
 
 static int scaler_step(vectors_subject *v) {
-    subject_state   *t     = (subject_state *)v->self;
-    int              taken = VECTORS_SKIPPED;
-    const amp_result result = amp_scaler_step(&t->scaler, scaler_taken, &taken);
+    subject_state    *t = (subject_state *)v->self;
+    const amp_scaler *s = &t->scaler;
     if (t->stepped) return VECTORS_ABSENT; /* the caller's, who may step twice */
     t->stepped = 1;
-    subject_shows(v, &t->scaler, result);
-    return result == AMP_OK ? taken : VECTORS_REFUSED;
+    if (s->found_inf || s->checked || t->disabled) subject_shows(v, s, AMP_OK);
+    else return subject_shows(v, s, AMP_ERROR_BAD_STATE), VECTORS_REFUSED;
+    return s->found_inf ? VECTORS_SKIPPED : VECTORS_OK;
 }
 
 static int scaler_update(vectors_subject *v) {
