@@ -1718,7 +1718,10 @@ bool supported(const emu_gemm_call &g) {
 /* A device would fault, now or later; here is the place to look at. */
 void require_device(const char *name, const char *what, const void *p, long long elements,
                     size_t size) {
+    char *begin, *end; /* of memory that was lent */
     if (find(p, (size_t)elements * size) == DEVICE) return;
+    if (emu_allocation(p, &begin, &end) && (size_t)elements * size <= (size_t)(end - (char *)p) && lent.count(begin))
+        return;
     fprintf(stderr, "cuda_emu: %s: %s is not %lld elements of device memory\n", name, what,
             elements);
     abort();
