@@ -3129,16 +3129,16 @@ TEST(huge_matrices, "law 11: rows that are 2^31 - 1 elements long are cast, and 
     }
     OK(amp_cuda_backend(&backend, main_stream, handle));
     for (size_t cols = 40; cols <= 4000; cols += 3960) { /* rows that are short, and not */
-        const size_t at = ld - cols;
-        for (size_t r = 0; r < 2; r++) set(0, at + r * stride, (float)(r + cols));
-        OK(backend.functions->cast_rows_fn(&backend, all[1] + 2 * at, AMP_BF16, stride, all[0] + 2 * at, AMP_F16,
-                                           stride, 2, cols));
+        const size_t at = ld - cols, apart = stride + 1, last = ld - 1;
+        for (size_t r = 0; r < 2; r++) set(0, last + r * apart, (float)(r + 1));
+        OK(backend.functions->cast_rows_fn(&backend, all[1] + 2 * at, AMP_BF16, apart, all[0] + 2 * at, AMP_F16,
+                                           apart, 2, cols));
         CUDA(cudaStreamSynchronize(main_stream));
         for (size_t r = 0; r < 2; r++) {
             uint16_t h;
-            move_tail((unsigned char *)&h, all[1] + 2 * (at + r * stride), 2);
-            CHECK_EQ_U32(h, amp_f32_to_bf16((float)(r + cols)).bits);
-            set(0, at + r * stride, 0.0f), set(1, at + r * stride, 0.0f);
+            move_tail((unsigned char *)&h, all[1] + 2 * (last + r * apart), 2);
+            CHECK_EQ_U32(h, amp_f32_to_bf16((float)(r + 1)).bits);
+            set(0, last + r * apart, 0.0f), set(1, last + r * apart, 0.0f);
         }
     }
     for (int way = 0; way < 3; way++) {
