@@ -73,6 +73,21 @@ late() {
     check ">>gpu says that a captured step has an edge with data, and how to do without" $?
 }
 
+fences() { # each that two blocks meet by, left out, is a race
+    all=$(grep -c '^ *ampi_device_fence();$' amp_kernels.cu) n=0 seen=0
+    while [ $n -lt "$all" ]; do
+        n=$((n + 1))
+        awk -v n=$n '/^ *ampi_device_fence\(\);$/ && ++count == n {next} 1' amp_kernels.cu > "$out/fence.cu"
+        object "$out/fence.o" "$compiler" $fake $with -w -DAMPI_GRIDS $front -c "$out/fence.cu" &&
+            $compiler $with "$out/test.o" "$out/fence.o" "$emulation" "$out/cpu.o" -o "$out/fence" -lm \
+                > "$out/log" 2>&1 &&
+            ! EMU_RACE=global "$out/fence" --quick --filter races > "$out/log" 2>&1 &&
+            grep -q 'SUMMARY: ThreadSanitizer: data race ' "$out/log" && seen=$((seen + 1))
+    done
+    [ "$all" = 4 ] && [ $seen = 4 ]
+    check "fences: without one of the $all between blocks there is a race" $?
+}
+
 toolkit() { # NVIDIA's declarations, which the fake headers only imitate
     cuda=${CUDA_HOME-}
     nvcc=$(command -v nvcc) && [ -z "$cuda" ] && cuda=${nvcc%/bin/nvcc}
@@ -122,7 +137,8 @@ races) # inside a block, then between blocks
     export EMU_RACE=shared
     lines races-shared "$out/test" --filter races
     EMU_RACE=global
-    lines races-global "$out/test" --filter races ;;
+    lines races-global "$out/test" --filter races
+    quick || fences ;;
 traffic) # the emulator stands in for the thread sanitizer, and counts
     order=-fsanitize=thread
     case $($compiler --version) in

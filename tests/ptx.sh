@@ -76,6 +76,8 @@ faults() {
     fault 22 'vote.all of one' 's/yes == lanes/yes != 0/'
     fault 23 'selp the wrong way' 's/p ? a : b/p ? b : a/'
     fault 24 'add.f32, which may be contracted' 's/"add.rn" + type/"add" + type/'
+    fault 25 'a store of 16 bytes aligned as one of 8' \
+        's/if (a % n != 0)/if (a % (how == WRITE \&\& n > 8 ? 8 : n) != 0)/'
 }
 wrongs() { # of the PTX that steps has left
     ptx=$1
@@ -92,6 +94,9 @@ wrongs() { # of the PTX that steps has left
     wrong 11 'the smallest of two for the largest' steps 's/max.u32/min.u32/'
     wrong 12 'two words of a store in the other order' steps \
         's/\(st.global.cs.v4.u32.*{\)\(%r[0-9]*\), *\(%r[0-9]*\)/\1\3,\2/'
+    wrong 13 'a store of 16 bytes at an address of 8' steps 's/\(st.global.cs.v4.u32.*\[%rd[0-9]*\)\]/\1+8]/'
+    grep -q 'a misaligned address' "$out/wrong.log"
+    check "kernel 13: and it is the address that is told" $?
 }
 
 # steps NAME ARCHITECTURE SAMPLED [FLAGS...]: all of test_cuda.cpp on it, but on what has been run

@@ -1692,13 +1692,7 @@ struct table {
     size_t         bytes;
 };
 
-static void make_table(table *t, dice &r, bool large) { // large: three passes sort its rows
-    static const uint32_t lengths[] = {1, 3, 4, 16, 64, 132};
-    t->length = large ? 1 : r.of(lengths);
-    t->rows   = large ? 70000 : 1 + r.below(r.one_in(3) ? 70000 / t->length : 300);
-    t->most   = 1 + r.below(r.one_in(3) ? t->length == 1 ? 50000 : 5000 : 400); /* to 25 tiles */
-    t->type   = (int)r.below(3);
-    t->off    = r.one_in(2) ? 0 : r.below(9);
+static void reserve_table(table *t, dice &r) {
     t->bytes  = (size_t)t->most * t->length * 4 + 16;
     for (int side = CPU; side <= DEV; side++) {
         const size_t n = (size_t)t->rows * t->length * 4;
@@ -1710,6 +1704,22 @@ static void make_table(table *t, dice &r, bool large) { // large: three passes s
         if (side == CPU) fill(t->weight[CPU], AMP_F32, n / 4, NORMAL, r);
         else upload(t->weight[DEV], t->weight[CPU], n);
     }
+}
+
+static void make_table(table *t, dice &r, bool large) { // large: three passes sort its rows
+    static const uint32_t lengths[] = {1, 3, 4, 16, 64, 132};
+    t->length = large ? 1 : r.of(lengths);
+    t->rows   = large ? 70000 : 1 + r.below(r.one_in(3) ? 70000 / t->length : 300);
+    t->most   = 1 + r.below(r.one_in(3) ? t->length == 1 ? 50000 : 5000 : 400); /* to 25 tiles */
+    t->type   = (int)r.below(3);
+    t->off    = r.one_in(2) ? 0 : r.below(9);
+    reserve_table(t, r);
+}
+
+static void upload_rows(table *t) {
+    upload(t->values[DEV], t->values[CPU], t->bytes);
+    upload(t->at[DEV], t->at[CPU], t->most * 4u);
+    upload(t->count[DEV], t->count[CPU], 4);
 }
 
 static void new_rows(table *t, dice &r) {
@@ -1726,9 +1736,7 @@ static void new_rows(table *t, dice &r) {
         count = t->most + 1;
     }
     *t->count[CPU] = count;
-    upload(t->values[DEV], t->values[CPU], t->bytes);
-    upload(t->at[DEV], t->at[CPU], t->most * 4u);
-    upload(t->count[DEV], t->count[CPU], 4);
+    upload_rows(t);
 }
 
 static void drop_table(table *t) {
@@ -1849,6 +1857,47 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         for (int k = 0; k < TABLES; k++) drop_table(&tables[k]);
         free(other[CPU]), free(grad[CPU]);
         CUDA(cudaFree(other[DEV])), CUDA(cudaFree(grad[DEV]));
+    }
+    in_grids(0, 0);
+}
+
+TEST(segments_of_last_thread, "law 7: so many rows that all threads of a block count some, the last one too") {
+    static const struct { uint32_t given; int width; } all[] = {{31 * 64 + 1, 32}, {32 * 64, 32}, {255 * 64 + 1, 256}};
+    dice r(45);
+    for (const auto &c : all) {
+        amp_optimizer      opt[2];
+        amp_optimizer_desc desc;
+        amp_backend        backend;
+        amp_tensor         t;
+        table              x;
+        if (test_state.quick && c.width > 32) break;
+        x.length = 1, x.rows = x.most = c.given, x.type = AMP_F32, x.off = 0;
+        reserve_table(&x, r);
+        for (uint32_t i = 0; i < c.given; i++) x.at[CPU][i] = i; /* all of them, backwards and forwards */
+        for (uint32_t i = 0; i < c.given; i += 2) std::swap(x.at[CPU][i], x.at[CPU][c.given - 1 - i]);
+        fill(x.values[CPU], AMP_F32, c.given, NORMAL, r);
+        *x.count[CPU] = c.given;
+        upload_rows(&x);
+        memset(&desc, 0, sizeof desc);
+        memset(&t, 0, sizeof t);
+        desc.kind = AMP_KIND_SGD, desc.scaler.disabled = 1;
+        t.n = c.given;
+        for (int side = CPU; side <= DEV; side++) {
+            const amp_rows rows = {1, x.most, x.at[side], x.count[side]};
+            OK(side == DEV ? amp_cuda_backend(&backend, main_stream, NULL) : amp_cpu_backend(&backend));
+            in_grids(0, c.width);
+            desc.backend = &backend;
+            t.weight = (float *)(void *)x.weight[side], t.grad = x.values[side], t.rows = &rows;
+            OK(amp_optimizer_init(&opt[side], &desc));
+            OK(amp_optimizer_add(&opt[side], &t));
+            OK(prepare_scaled(&opt[side]));
+            OK(amp_optimizer_step(&opt[side], 0.5f));
+        }
+        CUDA(cudaStreamSynchronize(main_stream));
+        CHECK_MEM(from_device(x.weight[DEV], 4 * t.n), x.weight[CPU], 4 * t.n);
+        for (int side = CPU; side <= DEV; side++) amp_optimizer_free(&opt[side]);
+        drop_table(&x);
+        runs++;
     }
     in_grids(0, 0);
 }
@@ -1994,6 +2043,30 @@ TEST(conditional_errors, "if_begin and if_end say what is wrong, and spoil nothi
     CHECK(amp_cuda_code() != cudaSuccess);
     CUDA(cudaGetLastError()); /* it was told already */
     CUDA(cudaStreamSynchronize(main_stream));
+}
+
+/* What is refused leaves no node in either capture. */
+TEST(conditional_refusals, "if_begin refuses a driver older than 12.4, and a body that is being captured, and both "
+                           "captures go on") {
+    const cudaStream_t both[] = {main_stream, body_stream};
+    counted            counts;
+#ifdef CUDA_EMU_H
+    for (emu_driver = 12030; emu_driver <= 12040; emu_driver += 10) {
+        begin_capture(main_stream);
+        CHECK_EQ_INT(amp_cuda_if_begin(any_skip(), main_stream, body_stream),
+                     emu_driver < 12040 ? AMP_ERROR_UNSUPPORTED : AMP_OK);
+        if (emu_driver == 12040) OK(amp_cuda_if_end(body_stream));
+        CUDA(cudaGraphExecDestroy(end_capture(main_stream, &counts)));
+        CHECK_EQ_U64(counts.nodes, emu_driver < 12040 ? 0 : 2);
+    }
+    emu_driver = CUDART_VERSION;
+#endif
+    for (cudaStream_t stream : both) begin_capture(stream);
+    CHECK_EQ_INT(amp_cuda_if_begin(any_skip(), main_stream, body_stream), AMP_ERROR_UNSUPPORTED);
+    for (cudaStream_t stream : both) {
+        CUDA(cudaGraphExecDestroy(end_capture(stream, &counts)));
+        CHECK_EQ_U64(counts.nodes, 0);
+    }
 }
 
 TEST(capture, "whatever waits or allocates is refused while the stream is captured, the capture "
@@ -2735,6 +2808,23 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
     CHECK_EQ_INT(amp_gemm_ex(&backend, &g), AMP_ERROR_UNSUPPORTED); /* a is fp32 */
     g.compute = AMP_BF16;
     CHECK_EQ_INT(amp_gemm_ex(&backend, &g), AMP_ERROR_MIXED_TYPES);
+#ifdef CUDA_EMU_H
+    for (int k = 0; k < 6; k++) /* with n ldc is as large */
+        for (size_t size = huge - 1; size <= huge; size++) {
+            amp_gemm_args one = {};
+            size_t *const sizes[] = {&one.m, &one.k, &one.lda, &one.ldb, &one.ldc, &one.count};
+            one.m = one.n = one.k = one.count = 1;
+            one.lda = one.ldb = one.ldc = 4;
+            one.a = x.device, one.b = y.device, one.c = (void *)((uintptr_t)1 << 46); /* far from both */
+            one.trans_a = k == 1, one.stride_c = 4;
+            *sizes[k]     = size;
+            emu_last_api  = "";
+            emu_api_calls = 0, emu_fail_at = 3; /* nothing runs: cuBLAS is asked, and fails */
+            CHECK_EQ_INT(amp_gemm_ex(&backend, &one), size < huge ? AMP_ERROR_CUBLAS : AMP_ERROR_TOO_LARGE);
+            CHECK_EQ_INT(strncmp(emu_last_api, "cublasGemm", 10) == 0, size < huge);
+            emu_fail_at = 0;
+        }
+#endif
     CUDA(cudaStreamSynchronize(main_stream));
     same_buffer("C", &z, AMP_F32, false);
     drop(&x);
@@ -2763,7 +2853,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         const bool   has_bias = r.one_in(2) || !relu, heads = r.one_in(2);
         const size_t m = r.below(20), n = r.below(20), k = r.below(20);
         const size_t count = r.one_in(2) ? 1 : 1 + r.below(4);
-        const size_t odd = r.below(2) * size_of(type); /* an address that Lt is told of */
+        size_t       off[3]; /* bytes of A, B and C from 256: Lt is told of such addresses */
         const size_t needed = (4 * m * n * count + 255) / 256 * 256; /* and more than this */
         const size_t given  = r.one_in(2) ? 0 : needed + r.below(2) * 256;
         amp_gemm_args g = {};
@@ -2773,8 +2863,9 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         g.stride_a = r.one_in(3) ? 0 : m * k, g.stride_b = r.one_in(3) ? 0 : n * k + 1;
         g.ldc      = heads ? n * count + 1 : n + 1;
         g.stride_c = heads ? n : m * g.ldc + 1;
-        const size_t elements[4] = {(m * k + 1) * count + 1, (n * k + 1) * count + 1,
-                                    (m * g.ldc + 1) * count + 1, n + 1};
+        for (int b = 0; b < 3; b++) off[b] = r.one_in(4) ? 0 : size_of(b == 2 ? c_type : type) << r.below(8);
+        const size_t elements[4] = {(m * k + 1) * count + 256, (n * k + 1) * count + 256,
+                                    (m * g.ldc + 1) * count + 256, n + 1};
         buffer       x = matrix(1, elements[0], 0, type, NORMAL, r);
         buffer       y = matrix(1, elements[1], 0, type, NORMAL, r);
         buffer       z = matrix(1, elements[2], 0, c_type, NORMAL, r);
@@ -2801,7 +2892,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         const bool    product = m && n && k;
         const bool    lt      = product && !two && (!has_bias || (w_type == c_type && (uintptr_t)(w.device + from) % 16 == 0));
         const bool    no_room = m && n && given <= needed && c_type != AMP_F32; /* fp32 sums */
-        g.a = x.device + odd, g.b = y.device + odd, g.c = z.device;
+        g.a = x.device + off[0], g.b = y.device + off[1], g.c = z.device + off[2];
         g.bias = has_bias ? w.device + from : NULL, g.bias_type = w_type, g.relu = relu;
         in_grids(i % 4 == 1, 0);
         const amp_result told    = amp_gemm_ex(&backend, &g);
@@ -2810,7 +2901,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         if (EMULATED) CHECK_EQ_INT(refused, no_room && !lt);
         else CHECK(no_room || !refused); /* what cublasLt takes is its own affair */
         if (!refused) OK(told);
-        g.a = x.host + odd, g.b = y.host + odd, g.c = z.host;
+        g.a = x.host + off[0], g.b = y.host + off[1], g.c = z.host + off[2];
         g.bias = has_bias ? w.host + from : NULL;
         if (!refused) OK(amp_gemm_ex(NULL, &g));
         CUDA(cudaStreamSynchronize(main_stream));
@@ -2824,6 +2915,10 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
             CHECK_EQ_U64(emu_gemm_calls(), before + 1);
             CHECK_EQ_INT(strcmp(call->name, "cublasLtMatmul") == 0, lt);
             if (lt) CHECK_EQ_INT(call->reductions, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+            for (int b = 0; lt && b < 4; b++) { /* its A is B */
+                const size_t from = off[b == 0 ? 1 : b == 1 ? 0 : 2] | 256;
+                CHECK_EQ_U32(call->aligned[b], (uint32_t)(from & (0 - from)));
+            }
             CHECK_EQ_INT(call->batch, (int)count);
             with_lt += lt;
             batches += lt && count > 1;
@@ -2961,6 +3056,128 @@ TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked
         drop_huge(full, 4 * n);
     }
     drop_huge(half, 2 * n);
+}
+
+/* What functions of a backend do that no step of an array of fp32 does. */
+TEST(huge_arrays_split_and_added, "law 11: arrays of 2^32 + 5 elements are split into storage and added up to their "
+                                  "ends") {
+    static const amp_format formats[] = {AMP_FORMAT_SPLIT, AMP_FORMAT_24BIT};
+    const size_t            n = ((size_t)1 << 32) + 5, tail = 9, spans = n / AMPI_CHUNK * 2 + 1;
+    unsigned char          *full = huge(4 * n), *halves = huge(4 * n);
+    float                   f[9], sums[9];
+    uint16_t                h[9], models[9], expected[9];
+    uint32_t                low[9];
+    amp_backend             backend;
+    if (!full || !halves) {
+        drop_huge(full, 4 * n);
+        drop_huge(halves, 4 * n);
+        SKIP("no room for 2^32 elements");
+    }
+    OK(amp_cuda_backend(&backend, main_stream, NULL));
+    for (size_t i = 0; i < tail; i++) f[i] = 1.0f / (float)(i + 3);
+    move_tail(full + 4 * (n - tail), (unsigned char *)f, sizeof f);
+    for (const amp_format format : formats) {
+        unsigned char    *beside = halves + 2 * n;
+        const uint32_t    size   = format == AMP_FORMAT_SPLIT ? 2 : 1;
+        const ampi_stored there  = {beside, NULL, format, size}, here = {low, NULL, format, size};
+        unsigned char     got[sizeof low];
+        only_blocks(n / 256 - 1, n / 256 + 1);
+        OK(backend.functions->split_fn(&backend, halves, AMP_BF16, &there, full, n));
+        CUDA(cudaStreamSynchronize(main_stream));
+        only_blocks(0, 0);
+        for (size_t i = 0; i < tail; i++) ampi_split_one(expected, AMP_BF16, &here, f, i);
+        move_tail((unsigned char *)models, halves + 2 * (n - tail), sizeof models);
+        move_tail(got, beside + size * (n - tail), size * tail);
+        CHECK_MEM(models, expected, sizeof models);
+        CHECK_MEM(got, low, size * tail);
+    }
+    for (size_t count = 1; count <= 2; count++) { /* of the last gradient, whose numbers these are */
+        for (size_t i = 0; i < tail; i++) h[i] = amp_f32_to_bf16((float)(i + 1)).bits;
+        move_tail(halves + 2 * (count * n - tail), (unsigned char *)h, sizeof h);
+        only_blocks(spans - 2, spans);
+        OK(backend.functions->add_fn(&backend, (float *)(void *)full, halves, n, count, 1, AMP_BF16, n));
+        CUDA(cudaStreamSynchronize(main_stream));
+        only_blocks(0, 0);
+        for (size_t i = 0; i < tail; i++) f[i] += (float)(i + 1) + (count == 2 ? (float)(i + 1) : 0.0f);
+        move_tail((unsigned char *)sums, full + 4 * (n - tail), sizeof sums);
+        CHECK_MEM(sums, f, sizeof f);
+    }
+    drop_huge(full, 4 * n);
+    drop_huge(halves, 4 * n);
+}
+
+/* Two matrices of two rows, whose ends lie 3 * 2^31 elements apart. */
+TEST(huge_matrices, "law 11: rows that are 2^31 - 1 elements long are cast, and multiplied in batches, by cuBLAS, by "
+                    "cublasLt and with the rest behind it") {
+    const size_t   ld = 0x7fffffff, stride = 2 * ld + 1, n = stride + ld + 64, bytes = 2 * n;
+    unsigned char *all[3] = {huge(bytes), huge(bytes), huge(bytes)}, *bias = on_device(4);
+    unsigned char *workspace = on_device(512);
+    void          *handle    = blas();
+    amp_backend    backend;
+    const auto     set = [&](int k, size_t i, float x) {
+        const uint16_t h = amp_f32_to_f16(x).bits;
+        move_tail(all[k] + 2 * i, (const unsigned char *)&h, 2);
+    };
+    const auto get = [&](int k, size_t i) {
+        uint16_t h;
+        move_tail((unsigned char *)&h, all[k] + 2 * i, 2);
+        return ampi_f32_from_bits(ampi_f32_from_f16(h));
+    };
+    if (!all[0] || !all[1] || !all[2]) {
+        for (unsigned char *p : all) drop_huge(p, bytes);
+        CUDA(cudaFree(bias)), CUDA(cudaFree(workspace));
+        CHECK_EQ_INT(cublasDestroy((cublasHandle_t)handle), CUBLAS_STATUS_SUCCESS);
+        SKIP("no room for rows of 2^31 elements");
+    }
+    OK(amp_cuda_backend(&backend, main_stream, handle));
+    for (size_t cols = 40; cols <= 4000; cols += 3960) { /* rows that are short, and not */
+        const size_t at = ld - cols, apart = stride + 1, last = ld - 1;
+        for (size_t r = 0; r < 2; r++) set(0, last + r * apart, (float)(r + 1));
+        OK(backend.functions->cast_rows_fn(&backend, all[1] + 2 * at, AMP_BF16, apart, all[0] + 2 * at, AMP_F16,
+                                           apart, 2, cols));
+        CUDA(cudaStreamSynchronize(main_stream));
+        for (size_t r = 0; r < 2; r++) {
+            uint16_t h;
+            move_tail((unsigned char *)&h, all[1] + 2 * (last + r * apart), 2);
+            CHECK_EQ_U32(h, amp_f32_to_bf16((float)(r + 1)).bits);
+            set(0, last + r * apart, 0.0f), set(1, last + r * apart, 0.0f);
+        }
+    }
+    for (int way = 0; way < 3; way++) {
+        amp_gemm_args g = {};
+        g.m = g.n = g.k = g.count = 2;
+        g.lda = g.ldb = g.ldc = ld;
+        g.stride_a = g.stride_b = g.stride_c = stride;
+        g.a = all[0], g.b = all[1], g.c = all[2];
+        g.a_type = g.b_type = g.c_type = g.bias_type = AMP_F16;
+        for (size_t e = 0; e < 8; e++) {
+            const size_t at = e / 4 * stride + e / 2 % 2 * ld + e % 2;
+            set(0, at, (float)e - 3.0f), set(1, at, (float)(3 * e % 8)), set(2, at, -1.0f);
+        }
+        if (way) g.bias = bias, g.relu = 1;
+        set_bytes(bias, 0x34, 4); /* twice 0.2627 */
+        backend.workspace = workspace, backend.workspace_size = 512;
+#ifdef CUDA_EMU_H
+        emu_lt = way == 2 ? EMU_LT_UNSUPPORTED : EMU_LT_WORKS;
+#endif
+        OK(amp_gemm_ex(&backend, &g));
+        CUDA(cudaStreamSynchronize(main_stream));
+        for (size_t e = 0; e < 8; e++) {
+            float sum = 0.0f;
+            for (size_t l = 0; l < 2; l++)
+                sum += ((float)(e / 2 * 2 + l) - 3.0f) * (float)(3 * (e / 4 * 4 + 2 * l + e % 2) % 8);
+            if (way) sum += ampi_f32_from_bits(ampi_f32_from_f16(0x3434));
+            if (way && sum < 0.0f) sum = 0.0f;
+            const float x = get(2, e / 4 * stride + e / 2 % 2 * ld + e % 2);
+            CHECK_EQ_F32(x, ampi_f32_from_bits(ampi_f32_from_f16(amp_f32_to_f16(sum).bits)));
+        }
+    }
+#ifdef CUDA_EMU_H
+    emu_lt = EMU_LT_WORKS;
+#endif
+    for (unsigned char *p : all) drop_huge(p, bytes);
+    CUDA(cudaFree(bias)), CUDA(cudaFree(workspace));
+    CHECK_EQ_INT(cublasDestroy((cublasHandle_t)handle), CUBLAS_STATUS_SUCCESS);
 }
 
 TEST(races, "few blocks of few threads, for a checker of races: all kernels, several times") {
@@ -3446,21 +3663,25 @@ TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy
 }
 
 TEST(older_gpus, "code for GPUs before 9.0, or with AMP_NO_EARLY_LAUNCH (told by AMP_LATE), does not wait "
-                 "for the kernel in front: no early launch") {
+                 "for the kernel in front, and graphs of drivers before 12.3 cannot: no early launch") {
+    static const struct { int major, driver; bool early; } all[] = {
+        {8, CUDART_VERSION, false}, {9, 12020, false}, {9, 12030, true}, {9, CUDART_VERSION, true}};
     unsigned char *arrays = on_device((size_t)2 * 4 * 5);
-    amp_backend    backend;
-    amp_optimizer  opt;
     set_bytes(arrays, 0, (size_t)2 * 4 * 5);
-    emu_device_major = getenv("AMP_LATE") ? 9 : 8;
-    many_tensors(&opt, &backend, ADAMW, 1, arrays, main_stream);
-    OK(amp_optimizer_set_lr(&opt, 0.1f));
-    memset(&emu_count, 0, sizeof emu_count);
-    host_allocations = 0;
-    OK(amp_optimizer_step_graph(&opt));
-    CHECK_EQ_U64(emu_count.early_launches, 0);
-    check_counts(2); /* which sets them to 0 */
-    emu_device_major = 9;
-    amp_optimizer_free(&opt);
+    for (const auto &gpu : all) {
+        amp_backend   backend;
+        amp_optimizer opt;
+        emu_device_major = gpu.major, emu_driver = gpu.driver;
+        many_tensors(&opt, &backend, ADAMW, 1, arrays, main_stream);
+        OK(amp_optimizer_set_lr(&opt, 0.1f));
+        memset(&emu_count, 0, sizeof emu_count);
+        host_allocations = 0;
+        OK(amp_optimizer_step_graph(&opt));
+        CHECK_EQ_U64(emu_count.early_launches, gpu.early && !getenv("AMP_LATE"));
+        check_counts(2); /* which sets them to 0 */
+        amp_optimizer_free(&opt);
+    }
+    emu_device_major = 9, emu_driver = CUDART_VERSION;
     CUDA(cudaFree(arrays));
 }
 
@@ -4024,10 +4245,12 @@ int main(int argc, char **argv) {
     RUN(shards);
     RUN(shards_in_a_graph);
     RUN(few_rows);
+    RUN(segments_of_last_thread);
     RUN(rows_not_there);
     RUN(spent_weights);
     RUN(conditional);
     RUN(conditional_errors);
+    RUN(conditional_refusals);
     RUN(capture);
     RUN(other_stream);
     RUN(rebind);
@@ -4045,6 +4268,8 @@ int main(int argc, char **argv) {
     RUN(gemm_errors);
     RUN(gemm_bias);
     RUN(huge_arrays);
+    RUN(huge_arrays_split_and_added);
+    RUN(huge_matrices);
     RUN(races);
     RUN(grids);
     RUN(unscaled_loss);

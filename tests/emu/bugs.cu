@@ -60,11 +60,16 @@ static __global__ void __launch_bounds__(64)
 #ifndef BUG_FENCE
         __threadfence();
 #endif
+#ifdef BUG_FENCE_EARLY
+        partial[blockIdx.x] = v;
+#endif
         last = atomicInc(done, gridDim.x - 1) == gridDim.x - 1;
+#ifndef BUG_FENCE_BEHIND
+        __threadfence();
+#endif
     }
     __syncthreads();
     if (!last) return;
-    __threadfence();
     v = block_sum(threadIdx.x < gridDim.x ? partial[threadIdx.x] : 0.0f);
     if (threadIdx.x == 0) *out = v;
 }

@@ -54,7 +54,7 @@ int           emu_lt;
 unsigned long emu_api_calls, emu_fail_at;
 cudaError_t   emu_fail_error = cudaErrorUnknown;
 const char   *emu_last_api   = "";
-int           emu_device_count, emu_device_sms, emu_device_major, emu_device_minor;
+int           emu_device_count, emu_device_sms, emu_device_major, emu_device_minor, emu_driver;
 size_t        emu_device_memory;
 unsigned long emu_heap_changes;
 emu_counts    emu_count;
@@ -98,6 +98,7 @@ void emu_reset(void) {
     emu_device_sms = 4; /* few, so that grid-stride loops go round with little data */
     emu_device_major = 9;
     emu_device_minor = 0;
+    emu_driver = CUDART_VERSION;
     emu_device_memory = (size_t)8 << 30;
     emu_lt = EMU_LT_WORKS;
     emu_count = emu_counts();
@@ -240,6 +241,10 @@ struct thread : emu_thread_view {
     int      line;   /* of the barrier or collective */
     int      source; /* lane of a shuffle */
     uint64_t value, result;
+#ifdef EMU_TSAN
+    unsigned mark;  /* of its last fence; 0: none */
+    bool     reads; /* marks, since then */
+#endif
 };
 
 /* Lanes that wait for the rest of their mask. A warp may have several: parts of it, and lanes that
@@ -269,12 +274,31 @@ const std::function<void()> *kernel;
 #ifdef EMU_TSAN
 /* Addresses that carry happens-before edges. Those of blocks differ, or one block's barrier would
    seem to order another block. */
-char     sync_fence, sync_begin, sync_end, sync_block[4096][33];
+char     sync_begin, sync_end, sync_block[4096][33];
 unsigned block_number;
 #define SYNC_WARP(i)  (&sync_block[block_number % 4096][i])
 #define SYNC_BARRIER  SYNC_WARP(32)
 #define RELEASE(what) __tsan_release(what)
 #define ACQUIRE(what) __tsan_acquire(what)
+
+/* Fences release and acquire, as PTX has it: what a thread's atomics write behind a fence bears this
+   fence's mark; a fence acquires the marks that the thread's atomics have read in front of it. Marks
+   and where they were left are numbered in each launch from 1 on. */
+const unsigned MARKS = 1 << 16, PLACES = 4096;
+char     sync_mark[MARKS];
+unsigned num_fences, num_marks, last_at[PLACES]; /* of addresses that share a place, the last left */
+struct { const void *at; unsigned mark, next; } marks[MARKS];
+uint64_t marks_read[MAX_THREADS][MARKS / 64]; /* bits */
+
+void forget_marks_of_thread(thread *t, bool acquire) {
+    for (unsigned w = 0; t->reads && w <= num_fences / 64; w++) {
+        uint64_t &bits = marks_read[t->number][w];
+        for (; acquire && bits != 0; bits &= bits - 1)
+            __tsan_acquire(&sync_mark[64 * w + (unsigned)__builtin_ctzll(bits)]);
+        bits = 0;
+    }
+    t->reads = false;
+}
 #else
 #define RELEASE(what) ((void)0)
 #define ACQUIRE(what) ((void)0)
@@ -369,6 +393,9 @@ void run_block() {
         threads[i].number = i;
         threads[i].state  = RUNNING;
         start_order[i]    = i;
+#ifdef EMU_TSAN
+        threads[i].mark = 0;
+#endif
         if (++x == emu_block_dim.x) x = 0, y++;
         if (y == emu_block_dim.y) y = 0, z++;
     }
@@ -392,6 +419,9 @@ void run_block() {
     for (unsigned i = 0; i < num_threads; i++) threads[i].on = take_fiber(fiber_main);
 #endif
     run_another(&host, false);
+#ifdef EMU_TSAN
+    for (unsigned i = 0; i < num_threads; i++) forget_marks_of_thread(&threads[i], false);
+#endif
 }
 
 size_t gcd(size_t a, size_t b) { return b == 0 ? a : gcd(b, a % b); }
@@ -406,6 +436,10 @@ void run_grid(const std::function<void()> &body, dim3 grid, dim3 block,
     emu_block_dim = block;
     num_threads   = block.x * block.y * block.z;
     kernel        = &body;
+#ifdef EMU_TSAN
+    num_fences = num_marks = 0;
+    for (unsigned &last : last_at) last = 0;
+#endif
     if (emu_seed != 0) { /* any step without a factor in common with the number visits all */
         first = random_below((unsigned)blocks);
         for (step = 1 + random_below((unsigned)blocks); gcd(step, blocks) != 1;) step++;
@@ -441,8 +475,36 @@ void emu_misaligned(int line) { die("misaligned load or store", self(), line); }
 
 void emu_fence(void) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    ACQUIRE(&sync_fence);
-    RELEASE(&sync_fence);
+#ifdef EMU_TSAN
+    thread *t = self();
+    forget_marks_of_thread(t, true);
+    if (++num_fences == MARKS) die("too many fences in one launch", t, 0);
+    t->mark = num_fences;
+    RELEASE(&sync_mark[t->mark]);
+#endif
+}
+
+void emu_atomic(const void *p) {
+#ifdef EMU_TSAN
+    thread   *t    = self();
+    unsigned *last = &last_at[(uintptr_t)p / 4 % PLACES];
+    bool      left = t->mark == 0;
+    if ((const char *)p >= __start_emu_shared && (const char *)p < __stop_emu_shared) return;
+    for (unsigned m = *last; m != 0; m = marks[m].next) {
+        if (marks[m].at != p) continue;
+        marks_read[t->number][marks[m].mark / 64] |= (uint64_t)1 << marks[m].mark % 64;
+        t->reads = true;
+        left     = left || marks[m].mark == t->mark;
+    }
+    if (left) return;
+    if (++num_marks == MARKS) die("too many atomics behind fences", t, 0);
+    marks[num_marks].at   = p;
+    marks[num_marks].mark = t->mark;
+    marks[num_marks].next = *last;
+    *last = num_marks;
+#else
+    (void)p;
+#endif
 }
 
 int emu_barrier(int predicate, int line) {
@@ -1094,7 +1156,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 cudaError_t cudaDriverGetVersion(int *version) {
     if (injected("cudaDriverGetVersion")) return result(emu_fail_error);
-    *version = CUDART_VERSION;
+    *version = emu_driver;
     return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int *version) {
@@ -1656,7 +1718,10 @@ bool supported(const emu_gemm_call &g) {
 /* A device would fault, now or later; here is the place to look at. */
 void require_device(const char *name, const char *what, const void *p, long long elements,
                     size_t size) {
+    char *begin, *end; /* of memory that was lent */
     if (find(p, (size_t)elements * size) == DEVICE) return;
+    if (emu_allocation(p, &begin, &end) && (size_t)elements * size <= (size_t)(end - (char *)p) && lent.count(begin))
+        return;
     fprintf(stderr, "cuda_emu: %s: %s is not %lld elements of device memory\n", name, what,
             elements);
     abort();
@@ -1935,6 +2000,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t light, cublasLtMatmulDesc_t produ
         return CUBLAS_STATUS_INVALID_VALUE;
     if ((uintptr_t)p.bias % 16) return CUBLAS_STATUS_EXECUTION_FAILED; /* of which nobody tells it */
     g.reductions = (uint32_t)wish.word[2];
+    for (int i = 0; i < 4; i++) g.aligned[i] = (uint32_t)wish.word[3 + i];
     g.name   = "cublasLtMatmul";
     g.transa = (cublasOperation_t)p.transa, g.transb = (cublasOperation_t)p.transb;
     g.m = (int)lc.rows, g.n = (int)lc.columns;

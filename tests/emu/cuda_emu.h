@@ -22,9 +22,9 @@
    leaves a real device hanging or undefined (divergent barriers, lanes missing from a
    collective, ...) ends the program with one line on stderr and abort().
 
-   What it cannot show: memory orders weaker than "a fence orders everything" (TSan finds missing
-   fences, not misplaced ones); anything that needs two blocks at the same time; time; the limits
-   of ptxas and of the hardware (registers, shared memory, residency); the rounding of cuBLAS;
+   What it cannot show: atomics with an order of their own (they are relaxed, and fences between them
+   release and acquire: TSan finds those that are missing or misplaced); anything that needs two
+   blocks at the same time; time; the limits of ptxas and of the hardware (registers, shared memory, residency); the rounding of cuBLAS;
    kernels that touch pageable host memory. gcc does not put the __shared__ variables of templates
    into a section, so that there they are neither refilled nor left out of EMU_RACE=global. The
    emulated host program has one thread. */
@@ -77,8 +77,8 @@ extern unsigned long emu_api_calls, emu_fail_at;
 extern cudaError_t   emu_fail_error;
 extern const char   *emu_last_api;
 
-/* The device that is reported. Memory is what cudaMalloc can hand out in total. */
-extern int    emu_device_count, emu_device_sms, emu_device_major, emu_device_minor;
+/* The device that is reported, and its driver. Memory is what cudaMalloc can hand out in total. */
+extern int    emu_device_count, emu_device_sms, emu_device_major, emu_device_minor, emu_driver;
 extern size_t emu_device_memory;
 
 struct emu_counts {
@@ -129,6 +129,7 @@ struct emu_gemm_call {
     const void         *bias; /* of cublasLt: of C's type, one for each row; NULL: none */
     int                 relu;
     uint32_t            reductions; /* cublasLt: the schemes that were allowed */
+    uint32_t            aligned[4]; /* and how the addresses of A, B, C and D are, as it was told */
 };
 /* What cublasLt does with everything. Its kernels want what they were asked for: an address that is
    less aligned than was said, or more workspace than was allowed, is an invalid value. */
@@ -185,6 +186,7 @@ int         emu_barrier(int predicate, int line); /* the number of threads with 
 uint64_t    emu_warp(emu_collective what, unsigned mask, uint64_t value, int source, int line);
 int         emu_lane(void);
 void        emu_fence(void);
+void        emu_atomic(const void *p);
 void        emu_trap(int line);
 void        emu_misaligned(int line);
 cudaError_t emu_load(const void *kernel);
@@ -264,6 +266,7 @@ static inline void __trap(int line = __builtin_LINE()) { emu_trap(line); }
 
 template <class T, class F> T emu_update(T *p, F next) {
     T old, now;
+    emu_atomic(p);
     __atomic_load(p, &old, __ATOMIC_RELAXED);
     do now = next(old);
     while (!__atomic_compare_exchange(p, &old, &now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
@@ -297,6 +300,7 @@ EMU_ATOMIC(atomicDec, unsigned, old == 0 || old > v ? v : old - 1)
 #undef EMU_ATOMIC
 
 template <class T> T emu_compare_and_swap(T *p, T expected, T v) {
+    emu_atomic(p);
     __atomic_compare_exchange(p, &expected, &v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
 }

@@ -127,5 +127,9 @@ bug barrier-race thread "TSan reports a missing barrier" 'data race .*bugs.cu' -
 EMU_RACE=global
 bug clean-global thread "the correct program is clean for TSan between blocks" clean
 bug fence-race thread "TSan reports a missing fence" 'data race .*bugs.cu' -DBUG_FENCE
+bug fence-early thread "TSan reports a fence in front of what it should release" 'data race .*bugs.cu' \
+    -DBUG_FENCE_EARLY
+bug fence-behind thread "TSan reports a missing fence behind the last block's atomic" 'data race .*bugs.cu' \
+    -DBUG_FENCE_BEHIND
 
 finish

@@ -337,6 +337,10 @@ TEST(last_words, "what hardware would punish or not define ends the program with
     dies(out + "ld.global.u32 %r1, [%at+2];", 1, "a misaligned address");
     dies(out + "ld.global.v2.u32 {%r1, %r2}, [%at+4];", 1, "a misaligned address");
     dies(out + "st.global.v4.u32 [%at+8], {%r1, %r1, %r1, %r1};", 1, "a register is used before it was written");
+    dies(out + "st.global.v4.u32 [%at+8], {%tid, %tid, %tid, %tid};", 1, "a misaligned address");
+    dies(out + "st.global.v2.u32 [%at+4], {%tid, %tid};", 1, "a misaligned address");
+    dies(out + "st.global.u64 [%at+4], 1;", 1, "a misaligned address");
+    dies(out + "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%at+8];", 1, "a misaligned address");
     dies(out + "ld.global.u32 %r1, [%base+4096];", 1, "an address outside of every allocation");
     dies(out + "ld.global.u32 %r1, [%base+-8];", 1, "an address outside of every allocation");
     dies(out + "ld.shared.u32 %r1, [room+256];", 1, "an address outside of its space", shared);
