@@ -81,8 +81,8 @@ check 'a run that was killed and resumed ends with the same bytes' $?
 run --stop-after $stop --save "$out/part" > "$out/log" 2>&1 &&
     run --resume "$out/part" --save "$out/part" > "$out/second" 2> /dev/null &&
     cmp "$out/whole" "$out/part" > "$out/log" 2>&1 &&
-    [ "$(awk '/^fp16  / {print $(NF - 2)}' "$out/first")" = \
-      "$(awk '/^fp16  / {print $(NF - 2)}' "$out/second")" ]
+    bytes=$(awk '/^fp16 +[0-9]/ {print $(NF - 2)}' "$out/first") && [ -n "$bytes" ] &&
+    [ "$(awk '/^fp16 +[0-9]/ {print $(NF - 2)}' "$out/second")" = "$bytes" ]
 check "and so does one that was stopped after step $stop, with as many bytes for a parameter" $?
 
 one="$one --dtype fp16"
