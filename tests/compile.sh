@@ -198,6 +198,7 @@ swapped() { # swapped STRUCT LETTER: the pairs that went unseen; but in make che
                  s/\([^a-z_0-9]\)$name\([^a-z_0-9]\)/\1$before\2/g
                  s/@/$name/g
                  }" amp.h > "$out/swap/amp.h"
+            pairs=$((pairs + 1))
             ! cmp -s amp.h "$out/swap/amp.h" || echo "$1: $before and $name are not there"
             ! members "$out/swap" > "$out/swap/log" 2>&1 || echo "$1: $before and $name"
         fi
@@ -211,8 +212,9 @@ unseen() {
     done
 }
 try 'law 21: members of scaler, control block and report by place, and by name' members .
+pairs=0
 unseen > "$out/log"
-[ ! -s "$out/log" ]
+[ ! -s "$out/log" ] && [ $pairs -ge 20 ]
 check 'law 21: two members that swap their places are seen' $?
 
 # Rooms of the second floor, each left out alone, then all. What needs one is refused, by its name;
@@ -225,10 +227,11 @@ balanced() { # COMPILER FLAGS...: or what follows a room is compiled as that is
         [ "$pushed" = "$(grep -c '#pragma.*pop' "$out/code")" ]
 }
 sizes=$(left_out) || fail 'left_out.c: nothing left out' "$out/held"
+same_sizes() { [ -n "$sizes" ] && [ "$(left_out)" = "$sizes" ]; }
 for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT AMP_NO_STORAGE \
     'AMP_NO_RANKS -DAMP_NO_ROWS -DAMP_NO_REPORT -DAMP_NO_STORAGE -DAMP_NO_AUTOCAST -DAMP_NO_VECTORS'; do
     silent "$less" $C -D$less $here/left_out.c -o "$out/left_out" -lm
-    try "$less: what needs it is refused, sizes stay" [ "$(left_out)" = "$sizes" ]
+    try "$less: what needs it is refused, sizes stay" same_sizes
     silent "$less: every option of the compiler that is set is taken back" balanced $CC -O2 -D$less
     have "$CXX" && silent "$less: amp_kernels.cu" $CXX -std=c++14 -w -Itests/emu/fake -I. -Itests/emu \
         -D$less -include tests/emu/cuda_emu.h -fsyntax-only -x c++ amp_kernels.cu
