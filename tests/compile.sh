@@ -423,7 +423,10 @@ contents() { # the rooms that CONTENTS names are those there are, in their order
         sed '/>>core/d; s/>>api//; s/and if you want it//' | tr -cs a-z '\n' | grep . > "$out/listed"
     sed -n 's/^.*-- >>api  \([a-z]*\).*/\1/p' amp.h | diff "$out/listed" -
 }
-fifteen_minutes() { [ $(($(line_of 'Stop here, unless') - $(line_of '^#define AMP_VERSION_MAJOR'))) -le 450 ]; }
+fifteen_minutes() {
+    begin=$(line_of '^#define AMP_VERSION_MAJOR') end=$(line_of 'Stop here, unless')
+    [ -n "$begin" ] && [ -n "$end" ] && [ $((end - begin)) -le 450 ]
+}
 # A function that no program needs should not be there: tests do not count, but for recipes. A drop-in is called by the name
 # that it replaces.
 in_use() {

@@ -19,6 +19,7 @@ cat > "$out/listed" <<'LIST'
 cblas.sh|bf16 is not fp32|two lines of no sense are two; near has looked at the losses before
 long.sh|: the older one stays|the line in front of it fails first: a disk with room
 nvcc.sh|none of $all can go unseen|there is no SASS; it plants its own faults
+ptx.sh|compute_$arch|nvcc names no architecture
 ranks.sh|$1 kills: nobody hangs|mpirun is none of Open MPI; each kill has a line of its own that fails
 readme.sh|$1 -std=c++20|its compiler has to compile an empty program, and is skipped
 self.sh|lib.sh tells and counts|lib.sh is whole in all worlds
@@ -48,7 +49,7 @@ exit 1
 TOOL
 cat > "$out/bin/cc" <<'TOOL'
 #!/bin/sh
-case $DEAD_WORLD in *words) echo "no sense $$" ;; esac
+case $DEAD_WORLD in *words) echo "x86_64 gcc Universal: no sense $$" ;; esac
 case $DEAD_WORLD in fails*) exit 1 ;; esac
 case ${0##*/} in git) shift $(($# - 1)); mkdir -p "$1"; exit 0 ;; esac
 while [ $# -gt 1 ]; do [ "$1" != -o ] || cp "${0%/*}/made" "$2"; shift; done
@@ -130,9 +131,9 @@ wait
 
 dead() { # dead FILE LINE TEXT WHY: unless it is listed
     while IFS='|' read -r file part why; do
-        case $file in "${1##*/}") case $3 in *"$part"*) return ;; esac ;; esac
+        case $file in "${1##*/}") case $3 in *"$part"*) echo "$file|$part" >> "$out/used"; return ;; esac ;; esac
     done < "$out/listed"
-    echo "dead: $1:$2: $3: $4"
+    printf '%s\n' "dead: $1:$2: $3: $4"
 }
 results() { # results WORD FILE...: LINES TEXT of those with this word
     sed -n "s/^$1 //p" "$2" ${3+"$3"} | sort -u
@@ -150,17 +151,24 @@ for script in $scripts; do
     judged "$out/c" 'satisfied by any line'
     results vague "$log.succeeds-words" "$log.succeeds-silence" > "$out/c"
     judged "$out/c" 'an empty line fits'
+    results lost "$log.fails-silence" "$log.makes" > "$out/c"
+    judged "$out/c" 'counted in a subshell, which nobody hears of'
 
     # Lines that check something; those that were met, and where programs fail.
     text=$out/empty/$script
-    awk '{line = $0; sub(/^ *#.*/, "", line)}
-         line !~ /^[a-z_]+\(\)/ && line ~ /(^ *|&& |\|\| |then |do |[;!)] )(check|try|refuses|lines) +["'\''$a-z]/ {print FNR}' \
-        "$text" | sort > "$out/asked"
+    awk 'FNR == 1 {pass++; words = "check|try|refuses|lines"}
+         pass == 1 && /^[a-z_]+\(\) [{(]/ {name = $1; sub(/\(.*/, "", name)}
+         pass == 1 && name != "" && / (check|try|refuses) / {asks[name]}
+         pass == 1 && /^([})]|[a-z_]+\(\) [{(].*; [})])/ {name = ""}
+         pass == 2 && FNR == 1 {for (name in asks) words = words "|" name}
+         pass == 2 && !/^ *#/ && !/^[a-z_]+\(\)/ {
+             if ($0 ~ "(^ *|&& |\\|\\| |then |do |[;!)] )(" words ") +[\"\047$a-z.0-9]") print FNR
+         }' "$text" "$text" | sort > "$out/asked"
     sed -n 's/^\(ok\|FAIL\) \([0-9]*\).*/\2/p' "$log.fails-silence" "$log.fails-words" | sort -u > "$out/early"
     cat "$log.fails-silence" "$log.fails-words" "$log.makes" "$log.succeeds-silence" "$log.succeeds-words" > "$out/all"
     sed -n 's/^\(ok\|FAIL\) \([0-9]*\).*/\2/p' "$out/all" | sort -u > "$out/met"
     sed -n 's/^FAIL \([0-9]*\).*/\1/p' "$out/all" | sort -u > "$out/failed"
-    comm -23 "$out/asked" "$out/met" > "$out/never"
+    cut -d ' ' -f 2 "$out/all" | tr : '\n' | sort -u | comm -23 "$out/asked" - > "$out/never" # or led to one that was
     comm -12 "$out/asked" "$out/met" | comm -23 - "$out/early" | comm -23 - "$out/failed" > "$out/well"
     wc -l < "$out/met" >> "$out/count"
     for line in $(cat "$out/never"); do dead "$script" $line "$(sed -n "${line}s/^ *//p" "$text")" 'never met'; done
@@ -187,6 +195,7 @@ shapes() {
         {
             line = join()
             sub(/^ +/, "", line)
+            sub(/ +# [^"\047]*$/, "", line)
             if (line ~ /(&&|;|\|\|) *(false|:|true) *(\|\||&&)/) found(line, "decides nothing behind true or false")
             rest = line
             while (match(rest, /(^|[ (!])(cmp|diff)( -[a-z]+)* +[^ ;|&)]+ +[^ ;|&)]+/)) {
@@ -204,6 +213,15 @@ shapes() {
                 if (test ~ / -(ge|gt) "?-?0"?$/ && test !~ /-gt "?0/) found(line, "what is always so")
                 if (test ~ /^(! )?-[nz] "?[^$"`]*"?$/) found(line, "a word that stands there")
             }
+            # What stands last in front of check, and never says no.
+            if (line ~ /^check .*[$][?]/ && last != "") print last_at, last "\tits last command never says no"
+            last = ""
+            last_at = at
+            rest = line
+            gsub(/"[^"]*"|\047[^\047]*\047/, "\"\"", rest)
+            if (rest !~ /(^|[ ;])(if|for|while|until|case|then|else|do|done|check|try|refuses|lines|[a-z_]+=[^ ]*) *$|[{}()]$|;;/ &&
+                line ~ /&& *(sed|sort|head|tail|cat|wc|echo|printf|tr|cut|tee|uniq|true|:|rm -f|awk)( [^;&|]*)?$/ ||
+                line ~ /&& *awk [^&|]*$/ && line !~ /exit/) last = rest ~ /> *""[^&]*$/ ? "" : line
             # Where a loop ends whose status is asked for, and whether a round of it may end it.
             if (line ~ /(^|[ (;])(for|while|until) /) body = ""
             body = body "\n" line
@@ -318,3 +336,9 @@ tautologies() {
         }' "$1"
 }
 for test in $tests; do tautologies "$test" | judge "$test"; done
+
+[ $# != 0 ] || cut -d '|' -f 1,2 "$out/listed" | sort -u | while read -r line; do
+    grep -qxF -e "$line" "$out/used" || echo "dead: tests/dead.sh: $line: is listed, and fails as it should"
+done
+echo "# $(awk '{n += $1} END {print n + 0}' "$out/count" 2> /dev/null) places in scripts that check were met," \
+    "$(cat /dev/null $tests | grep -o 'CHECK[A-Z0-9_]*(' | wc -l) checks in C read"

@@ -43,6 +43,33 @@ if ! cmp -s "$out/told" "$out/expected"; then
 fi
 ok 'lib.sh tells and counts what failed'
 
+# Is there a check that cannot fail, and does dead.sh find one? Some of many kinds are planted in copies of a script and
+# of a test; then all scripts and tests are tried.
+planted() { # planted FILE: dead.sh tells of each line in it that is marked so, and of no other
+    sed -n 's/^dead: [^:]*:\([0-9:]*:\)*\([0-9]*\): .*/\2/p' "$out/found" | sort -nu > "$out/at"
+    grep -n planted "$1" | cut -d : -f 1 > "$out/where"
+    diff "$out/where" "$out/at" > "$out/log" 2>&1 && [ "$(grep -c . "$out/where")" -ge 5 ] && return
+    cat "$out/found" >> "$out/log"
+    return 1
+}
+if have bash && have timeout; then
+    mkdir -p "$out/planted/tests"
+    sed '/^finish$/d' tests/report.sh > "$out/planted/tests/report.sh"
+    cat tests/planted/script.sh >> "$out/planted/tests/report.sh"
+    sh tests/dead.sh "$out/dead" "$out/planted/tests/report.sh" > "$out/found" 2>&1
+    planted "$out/planted/tests/report.sh"
+    check 'dead.sh finds eleven checks of a script that cannot fail, each by its line' $?
+    sh tests/dead.sh "$out/dead" tests/planted/test.c > "$out/found" 2>&1
+    planted tests/planted/test.c
+    check 'dead.sh finds seven checks in C that cannot fail' $?
+    sh tests/dead.sh "$out/dead" > "$out/log" 2>&1 && ! grep -q '^dead' "$out/log"
+    dead=$? met=$(sed -n 's/^# \([0-9]*\) places.*/\1/p' "$out/log")
+    [ $dead = 0 ] && [ "${met:-0}" -ge 300 ]
+    check "no check is dead: each of ${met:-no} places fails where nothing works" $?
+else
+    skip dead 'no bash, or no timeout'
+fi
+
 cat > "$out/complete.c" <<'END'
 #include "test.h"
 TEST(one, "passes") { CHECK(1 + 1 == 2); }
@@ -57,11 +84,17 @@ TEST(unequal, "fails once by each check") {
     CHECK_MEM("ab", "ac", 2);
 }
 TEST(two, "is skipped on purpose") { SKIP("not here"); }
+TEST(nothing, "has a check that it does not meet") {
+    int i;
+    for (i = 0; i < test_state.failures; i++) CHECK(i == 0);
+    CHECK_MEM("ab", "ac", 0);
+}
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     if (getenv("OUTSIDE") != NULL) CHECK(1 + 1 == 3);
     if (getenv("CRASH") != NULL) RUN(crashes);
     if (getenv("UNEQUAL") != NULL) RUN(unequal);
+    if (getenv("NOTHING") != NULL) RUN(nothing);
     RUN(one);
     RUN(two);
     return test_end();
@@ -106,6 +139,9 @@ check "a check that fails outside the tests fails" $?
 (export UNEQUAL=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL unequal: fails once by each check') &&
     [ "$(grep -c "^     $out/complete.c:" "$out/log")" = 7 ]
 check "each of the seven checks fails where it should" $?
+(export NOTHING=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL nothing: has a check that it does not meet') &&
+    grep -q 'it has checked nothing$' "$out/log"
+check "a test that checks nothing fails" $?
 CRASH=1 AMP_TEST_NAMES=1 "$out/complete" > "$out/log" 2> "$out/shell"
 [ $? = 134 ] && grep -qx '# crashes begins' "$out/log" &&
     grep -qx "     $out/complete.c:3: CHECK(1 + 1 == 4)" "$out/log"
