@@ -197,4 +197,35 @@ check "bench-compare: no row of equal versions is slower" $?
 compare "$out/slow.h" 1 '10 rows, 4 slower' && grep -qx 'SLOWER c cast bf16-f32 100000' "$out/log"
 check "bench-compare: a delay in amp_cast is seen in its four rows" $?
 
+# bench-peers: a rival that is 20 times slower in a type is a line of it. torch is a stand-in, slow in fp16.
+if have python3; then
+    mkdir -p "$out/peers"
+    cat > "$out/peers/torch.py" <<'END'
+import sys, time
+float32, float16, bfloat16 = 'torch.float32', 'torch.float16', 'torch.bfloat16'
+class Array:
+    def __init__(self, type): self.type = type
+    def to(self, type): return Array(type)
+    def t(self): return self
+    def data_ptr(self): return 0
+def set_num_threads(count): pass
+def randn(*shape): return Array(float32)
+def empty(*shape, dtype): return Array(dtype)
+def mm(a, b, out):
+    time.sleep(0.05 if a.type == float16 else 0.001)
+    sys.stderr.write(a.type + '\n')
+END
+    printf '%s\n' '#include <unistd.h>' 'int amp_gemm(void) { return usleep(500); }' > "$out/peers/amp.c"
+    $cc -fPIC -shared "$out/peers/amp.c" -o "$out/peers/amp.so" > "$out/log" 2>&1 &&
+        PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$out/peers" python3 tests/bench/peers.py "$out/peers/amp.so" 1 \
+            > "$out/log" 2> "$out/calls" &&
+        [ "$(grep -c '^gemm bfloat16 / torch .* ratio=[0-9.]* ' "$out/log")" = 8 ] &&
+        [ "$(grep -c '^gemm float16 / torch .*: over 20 times slower, other sizes left out$' "$out/log")" = 1 ] &&
+        [ "$(grep -c . "$out/log")" = 9 ] &&
+        [ "$(grep -cx torch.float16 "$out/calls")" = 2 ]
+    check "bench-peers: torch's slow fp16 is one line, after two calls" $?
+else
+    skip bench-peers 'no python3'
+fi
+
 finish
