@@ -41,15 +41,24 @@ for tool in sh bash env grep sed awk cmp diff cat ls head tail cut tr sort uniq 
         [ ! -x "$path/$tool" ] || { ln -s "$path/$tool" "$out/bin/$tool"; break; }
     done
 done
+cat > "$out/bin/word" <<'TOOL'
+set -- q k v w x y z j h u # each time another word, without a digit
+number=$$
+while [ $number != 0 ]; do
+    eval "word=\${$((number % 10 + 1))}${word-}"
+    number=$((number / 10))
+done
+echo "$says $word"
+TOOL
 cat > "$out/bin/made" <<'TOOL'
 #!/bin/sh
-case $DEAD_WORLD in *silence) ;; *) echo "no sense $$" ;; esac
+case $DEAD_WORLD in *silence) ;; *) (says='no sense'; . "$HOME/bin/word") ;; esac
 case $DEAD_WORLD in succeeds*) exit 0 ;; esac
 exit 1
 TOOL
 cat > "$out/bin/cc" <<'TOOL'
 #!/bin/sh
-case $DEAD_WORLD in *words) echo "x86_64 gcc Universal: no sense $$" ;; esac
+case $DEAD_WORLD in *words) (says='x86_64 gcc Universal: no sense'; . "$HOME/bin/word") ;; esac
 case $DEAD_WORLD in fails*) exit 1 ;; esac
 case ${0##*/} in git) shift $(($# - 1)); mkdir -p "$1"; exit 0 ;; esac
 while [ $# -gt 1 ]; do [ "$1" != -o ] || cp "${0%/*}/made" "$2"; shift; done
@@ -74,7 +83,7 @@ for object in o2 model sanitize model-sanitize clang aarch64 kind-plain kind-san
 done
 
 # The repository twice: scripts as they are, all else without sense.
-scripts=$(grep -l '^\. tests/lib.sh' tests/*.sh tests/emu/*.sh) tests=$(ls tests/test_*.c tests/*.cpp tests/emu/*.cpp)
+scripts=$(grep -l '^\. tests/lib.sh' tests/*.sh tests/emu/*.sh) tests=$(ls tests/test_*.c tests/*.h tests/*.cpp tests/emu/*.cpp)
 : > "$out/nothing"
 printf 'isnan(x) != \303\244 printf("x"); exit(1); errno = 1; strtod(x);\t%0200d \n' 0 > "$out/something"
 for tree in empty/nothing nonsense/something; do
@@ -190,6 +199,13 @@ shapes() {
             }
             return text
         }
+        function form_of(text, size,    form) { # of a name with variables in it; what stands behind it
+            form = substr(text, 1, size)
+            gsub(/[$]([a-z_]+|[0-9]|[{][^}]*[}])/, "*", form)
+            gsub(/[.]/, "[.]", form)
+            if (form ~ /[a-z.]/) { gsub(/[*]/, ".*", form); forms["^\"[$]out/" form "\"$"] }
+            return substr(text, size + 1)
+        }
         function found(text, why) {print at, text "\t" why}
         /^ *#/ {next}
         {
@@ -205,13 +221,42 @@ shapes() {
             }
             if (line ~ /\[ "[$][(].*\)" = +"[$][(].*\)" \]/) found(line, "two texts that may both be empty: same says no to them")
             rest = line
-            while (match(rest, /\[ [^]]* \]/)) {
-                test = substr(rest, RSTART + 2, RLENGTH - 4)
+            gsub(/(^|[ !])test "/, " [ \"", rest)
+            while (match(rest, /\[ [^]&|;]*( \]|$| [&|;])/)) {
+                test = substr(rest, RSTART + 2, RLENGTH - 2)
+                sub(/ ?[]&|;]?$/, "", test)
                 rest = substr(rest, RSTART + RLENGTH)
                 n = split(test, side, / (!?=|-eq|-ne|-le|-ge) /)
                 if (n == 2 && side[1] == side[2]) found(line, "something beside itself")
                 if (test ~ / -(ge|gt) "?-?0"?$/ && test !~ /-gt "?0/) found(line, "what is always so")
                 if (test ~ /^(! )?-[nz] "?[^$"`]*"?$/) found(line, "a word that stands there")
+            }
+            # Files that are compared or searched, and whether anything else is done with them.
+            rest = line
+            gsub(/\047[^\047]*\047/, "", rest)
+            gsub(/(^| ): > *"[^"]*"/, " ", rest)
+            others = ""
+            while (match(rest, /(^|[ (!])(cmp|diff|grep) [^;&|]*/)) {
+                part = substr(rest, RSTART, RLENGTH)
+                others = others substr(rest, 1, RSTART) " "
+                rest = substr(rest, RSTART + RLENGTH)
+                while (match(part, />+ *"[^"]*"/)) {
+                    others = others substr(part, RSTART, RLENGTH)
+                    part = substr(part, 1, RSTART - 1) substr(part, RSTART + RLENGTH)
+                }
+                while (match(part, /"[$]out\/[A-Za-z0-9_.-]+"/)) {
+                    name = substr(part, RSTART, RLENGTH)
+                    reads[++num_reads] = name
+                    reading[num_reads] = at " " line
+                    part = substr(part, RSTART + RLENGTH)
+                }
+            }
+            others = others rest
+            rest = line
+            while (match(rest, /[$]out\/[A-Za-z0-9_.{}$-]*[$][A-Za-z0-9_.{}$-]*/)) rest = form_of(substr(rest, RSTART + 5), RLENGTH - 5)
+            while (match(others, /[$]out\/[A-Za-z0-9_.-]+/)) {
+                used["\"" substr(others, RSTART, RLENGTH) "\""]
+                others = substr(others, RSTART + RLENGTH)
             }
             # What stands last in front of check, and never says no.
             if (line ~ /^check .*[$][?]/ && last != "") print last_at, last "\tits last command never says no"
@@ -231,6 +276,14 @@ shapes() {
             if (line ~ /(^|[; ])done\)? *&& / && body !~ /\|\| *(return|exit)|&& *(return|exit)|exit [^0]/)
                 found(line, "the status of the last round of a loop")
             before = loop
+        }
+        END { # programs name their pictures and pages, lines its logs
+            for (i = 1; i <= num_reads; i++) {
+                name = reads[i]
+                known = name in used || name ~ /[.](svg|html|log)"$/
+                for (form in forms) known += name ~ form
+                if (!known) print reading[i] "\tnothing writes " name
+            }
         }' "$1"
     # A pattern that fits an empty line fits any.
     grep -nE "grep +(-[A-Za-z]+ +)*'" "$1" | grep -v '^[0-9]*: *#' | sed -nE "s/^([0-9]+):.*grep +((-[A-Za-z]+ +)*)'([^']*)'.*/\1 \2\t\4/p" |
@@ -289,14 +342,21 @@ tautologies() {
             x = bare(x)
             if ((n = split_at(x, "||", part)) > 1) {
                 for (i = 1; i <= n; i++) if (always(part[i])) return 1
-                return 0
+                return n == 2 && (bare(part[1]) == "!" bare(part[2]) || bare(part[2]) == "!" bare(part[1]))
             }
             if ((n = split_at(x, "&&", part)) > 1) { # a part of it that is always true adds nothing
                 for (i = 1; i <= n; i++) if (always(part[i])) return 1
                 return 0
             }
             if (x !~ /<<|>>|->/ && (n = split_at(x, "== <= >=", part)) == 2 && bare(part[1]) == bare(part[2])) return 1
-            return constant(x)
+            return constant(x) || x ~ /^sizeof[^=&|]*(> *0|!= *0)$/ || x ~ /^&[a-z_]+ *!= *NULL$/
+        }
+        function no_round(x,    part, n) { # the head of a for loop
+            if (split_at(x, ";", part) != 3) return 0
+            n = part[1]
+            sub(/.*= */, "", n)
+            x = part[2]
+            return sub(/^[^<]*< */, "", x) && trim(n) == trim(x)
         }
         function found(why) {print at, shown "\t" why}
         { # comments, strings and characters say nothing
@@ -330,8 +390,10 @@ tautologies() {
                     if (name == "CHECK_MEM" && n == 3 && bare(part[3]) == "0") found("of no byte")
                 }
                 if (name == "CHECK" && inside ~ /[^=!<>+*\/|&^-]=[^=]/) found("an assignment")
-                sub(/.*[;}]\n/, "", back)
-                if (back ~ /if \(0\)|while \(0\)|for \([^;]*;[^;]*< 0;|for \([^;]*= *([0-9]+);[^;]*< *\1;/) found("is never met")
+                sub(/.*[;}][ \t]*\n/, "", back)
+                if (back ~ /(if|while) \((0|false)( &&|\))/) found("is never met")
+                else if (match(back, /for \(/) && (n = closing(back, RSTART + 4)) > 0 &&
+                    no_round(substr(back, RSTART + 5, n - RSTART - 5))) found("is in a loop of no round")
             }
         }' "$1"
 }
