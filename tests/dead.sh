@@ -6,7 +6,7 @@
 #     succeeds-silence   all succeed, and neither say nor make what is of use
 #     succeeds-words     the same, but they say a line: a check that fails without it asks for any line
 # A check that is met in the last three alone has to fail in one of them. What shows in no world is read in scripts and
-# in C: see shapes and tautologies below.
+# in C: shapes.awk, tautologies.awk.
 # usage: dead.sh OUTDIR [FILE...], in the repository's root: a line for each dead check, and how many were met at all.
 # FILE, a script or a test in C, stands for that of its name, and is all that is looked at.
 out=${1:?usage: dead.sh OUTDIR [FILE...]}
@@ -184,107 +184,9 @@ for script in $scripts; do
     for line in $(cat "$out/well"); do dead "$script" $line "$(sed -n "${line}s/^ *//p" "$text")" 'nothing makes it fail'; done
 done
 
-# shapes FILE: checks that cannot fail, or not for all that they name, by the way they are written
-#     A && B && false || C; x = x; texts that may be empty; the status of a loop, which is that of its last round
-shapes() {
-    awk '
-        function join(    text, more) {
-            text = $0
-            at = FNR
-            while (text ~ /(\\|&&|\|\||[|])$/) {
-                sub(/\\$/, "", text)
-                if ((getline more) <= 0) break
-                sub(/^ +/, " ", more)
-                text = text more
-            }
-            return text
-        }
-        function form_of(text, size,    form) { # of a name with variables in it; what stands behind it
-            form = substr(text, 1, size)
-            gsub(/[$]([a-z_]+|[0-9]|[{][^}]*[}])/, "*", form)
-            gsub(/[.]/, "[.]", form)
-            if (form ~ /[a-z.]/) { gsub(/[*]/, ".*", form); forms["^\"[$]out/" form "\"$"] }
-            return substr(text, size + 1)
-        }
-        function found(text, why) {print at, text "\t" why}
-        /^ *#/ {next}
-        {
-            line = join()
-            sub(/^ +/, "", line)
-            sub(/ +# [^"\047]*$/, "", line)
-            if (line ~ /(&&|;|\|\|) *(false|:|true) *(\|\||&&)/) found(line, "decides nothing behind true or false")
-            rest = line
-            while (match(rest, /(^|[ (!])(cmp|diff)( -[a-z]+)* +[^ ;|&)]+ +[^ ;|&)]+/)) {
-                n = split(substr(rest, RSTART, RLENGTH), word, " ")
-                if (word[n] == word[n - 1]) found(line, "a file beside itself")
-                rest = substr(rest, RSTART + RLENGTH)
-            }
-            if (line ~ /\[ "[$][(].*\)" = +"[$][(].*\)" \]/) found(line, "two texts that may both be empty: same says no to them")
-            rest = line
-            gsub(/(^|[ !])test "/, " [ \"", rest)
-            while (match(rest, /\[ [^]&|;]*( \]|$| [&|;])/)) {
-                test = substr(rest, RSTART + 2, RLENGTH - 2)
-                sub(/ ?[]&|;]?$/, "", test)
-                rest = substr(rest, RSTART + RLENGTH)
-                n = split(test, side, / (!?=|-eq|-ne|-le|-ge) /)
-                if (n == 2 && side[1] == side[2]) found(line, "something beside itself")
-                if (test ~ / -(ge|gt) "?-?0"?$/ && test !~ /-gt "?0/) found(line, "what is always so")
-                if (test ~ /^(! )?-[nz] "?[^$"`]*"?$/) found(line, "a word that stands there")
-            }
-            # Files that are compared or searched, and whether anything else is done with them.
-            rest = line
-            gsub(/\047[^\047]*\047/, "", rest)
-            gsub(/(^| ): > *"[^"]*"/, " ", rest)
-            others = ""
-            while (match(rest, /(^|[ (!])(cmp|diff|grep) [^;&|]*/)) {
-                part = substr(rest, RSTART, RLENGTH)
-                others = others substr(rest, 1, RSTART) " "
-                rest = substr(rest, RSTART + RLENGTH)
-                while (match(part, />+ *"[^"]*"/)) {
-                    others = others substr(part, RSTART, RLENGTH)
-                    part = substr(part, 1, RSTART - 1) substr(part, RSTART + RLENGTH)
-                }
-                while (match(part, /"[$]out\/[A-Za-z0-9_.-]+"/)) {
-                    name = substr(part, RSTART, RLENGTH)
-                    reads[++num_reads] = name
-                    reading[num_reads] = at " " line
-                    part = substr(part, RSTART + RLENGTH)
-                }
-            }
-            others = others rest
-            rest = line
-            while (match(rest, /[$]out\/[A-Za-z0-9_.{}$-]*[$][A-Za-z0-9_.{}$-]*/)) rest = form_of(substr(rest, RSTART + 5), RLENGTH - 5)
-            while (match(others, /[$]out\/[A-Za-z0-9_.-]+/)) {
-                used["\"" substr(others, RSTART, RLENGTH) "\""]
-                others = substr(others, RSTART + RLENGTH)
-            }
-            # What stands last in front of check, and never says no.
-            if (line ~ /^check .*[$][?]/ && last != "") print last_at, last "\tits last command never says no"
-            last = ""
-            last_at = at
-            rest = line
-            gsub(/"[^"]*"|\047[^\047]*\047/, "\"\"", rest)
-            if (rest !~ /(^|[ ;])(if|for|while|until|case|then|else|do|done|check|try|refuses|lines|[a-z_]+=[^ ]*) *$|[{}()]$|;;/ &&
-                line ~ /&& *(sed|sort|head|tail|cat|wc|echo|printf|tr|cut|tee|uniq|true|:|rm -f|awk)( [^;&|]*)?$/ ||
-                line ~ /&& *awk [^&|]*$/ && line !~ /exit/) last = rest ~ /> *""[^&]*$/ ? "" : line
-            # Where a loop ends whose status is asked for, and whether a round of it may end it.
-            if (line ~ /(^|[ (;])(for|while|until) /) body = ""
-            body = body "\n" line
-            asks = line ~ /(^| )(check|try) .*[$][?]/
-            loop = line ~ /(^|[; ])done\)?( < "[^"]*")?$/ ? (line ~ /(^|[ (;])(for|while|until) / ? line : body) : ""
-            if (asks && before != "" && before !~ /\|\| *(return|exit)|exit [^0]/) found(line, "the status of the last round of a loop")
-            if (line ~ /(^|[; ])done\)? *&& / && body !~ /\|\| *(return|exit)|&& *(return|exit)|exit [^0]/)
-                found(line, "the status of the last round of a loop")
-            before = loop
-        }
-        END { # programs name their pictures and pages, lines its logs
-            for (i = 1; i <= num_reads; i++) {
-                name = reads[i]
-                known = name in used || name ~ /[.](svg|html|log)"$/
-                for (form in forms) known += name ~ form
-                if (!known) print reading[i] "\tnothing writes " name
-            }
-        }' "$1"
+# What shows in no world is read.
+shapes() { # shapes FILE: lines of a script that cannot fail by the way they are written, each with the reason
+    awk -f tests/shapes.awk "$1"
     # A pattern that fits an empty line fits any.
     grep -nE "grep +(-[A-Za-z]+ +)*'" "$1" | grep -v '^[0-9]*: *#' | sed -nE "s/^([0-9]+):.*grep +((-[A-Za-z]+ +)*)'([^']*)'.*/\1 \2\t\4/p" |
         while IFS='	' read -r options pattern; do
@@ -296,108 +198,7 @@ shapes() {
 judge() { while IFS='	' read -r text why; do dead "$1" "${text%% *}" "${text#* }" "$why"; done; }
 for script in $scripts; do shapes "$out/empty/$script" | judge "$script"; done
 
-# tautologies FILE: checks of a test in C that cannot fail: CHECK(1), CHECK(x == x), CHECK_MEM(a, b, 0), one in a loop of
-# no round or in if (0). (A test in which none is met fails when it runs: test.h.)
-tautologies() {
-    awk '
-        function trim(x) {gsub(/^[ \t\n]+|[ \t\n]+$/, "", x); return x}
-        function bare(x) { # without the parentheses around it
-            x = trim(x)
-            while (x ~ /^\(.*\)$/ && closing(x, 1) == length(x)) x = trim(substr(x, 2, length(x) - 2))
-            return x
-        }
-        function closing(x, i,    depth, c) { # of the parenthesis at i
-            for (; i <= length(x); i++) {
-                c = substr(x, i, 1)
-                if (c ~ /[([{]/) depth++
-                if (c ~ /[])}]/ && !--depth) return i
-            }
-            return 0
-        }
-        function split_at(x, words, part,    n, i, c, depth, from, k, w, hit) { # at depth 0
-            n = split("", part)
-            from = 1
-            for (i = 1; i <= length(x); i++) {
-                c = substr(x, i, 1)
-                if (c ~ /[([{]/) depth++
-                if (c ~ /[])}]/) depth--
-                if (depth) continue
-                hit = 0
-                for (k = split(words, w, " "); k; k--) if (substr(x, i, length(w[k])) == w[k]) hit = length(w[k])
-                if (!hit) continue
-                part[++n] = substr(x, from, i - from)
-                from = i + hit
-                i = from - 1
-            }
-            part[++n] = substr(x, from)
-            return n
-        }
-        function constant(x) { # of numbers alone, or true; CHECK(0) is there to fail
-            x = bare(x)
-            if (x == "true" || x == "\"\"") return 1
-            if (x ~ /^0*$/ || !gsub(/[0-9][0-9a-fA-FxXuUlL.]*/, "", x)) return 0
-            return x !~ /[A-Za-z_"]/
-        }
-        function always(x,    n, part, i) {
-            x = bare(x)
-            if ((n = split_at(x, "||", part)) > 1) {
-                for (i = 1; i <= n; i++) if (always(part[i])) return 1
-                return n == 2 && (bare(part[1]) == "!" bare(part[2]) || bare(part[2]) == "!" bare(part[1]))
-            }
-            if ((n = split_at(x, "&&", part)) > 1) { # a part of it that is always true adds nothing
-                for (i = 1; i <= n; i++) if (always(part[i])) return 1
-                return 0
-            }
-            if (x !~ /<<|>>|->/ && (n = split_at(x, "== <= >=", part)) == 2 && bare(part[1]) == bare(part[2])) return 1
-            return constant(x) || x ~ /^sizeof[^=&|]*(> *0|!= *0)$/ || x ~ /^&[a-z_]+ *!= *NULL$/
-        }
-        function no_round(x,    part, n) { # the head of a for loop
-            if (split_at(x, ";", part) != 3) return 0
-            n = part[1]
-            sub(/.*= */, "", n)
-            x = part[2]
-            return sub(/^[^<]*< */, "", x) && trim(n) == trim(x)
-        }
-        function found(why) {print at, shown "\t" why}
-        { # comments, strings and characters say nothing
-            gsub(/\\\\/, ""); gsub(/\\"/, ""); gsub(/'\''.'\''|'\''\\.'\''/, "c")
-            if (!/^ *# *include/) gsub(/"[^"]*"/, "\"\"")
-            gsub(/\/\*([^*]|\*[^\/])*\*\//, "")
-            sub(/\/\/.*/, "")
-            if (comment) { if (!sub(/.*\*\//, "")) next; comment = 0 }
-            if (/\/\*/) { sub(/\/\*.*/, ""); comment = 1 }
-        }
-        /^ *#/ {if (/\\$/) skips = 1; next}
-        skips {skips = /\\$/; next}
-        {text = text $0 "\n"; number[FNR] = length(text)}
-        END {
-            line = 1
-            while (match(substr(text, begin + 1), /CHECK[A-Z0-9_]*\(/)) {
-                at = begin + RSTART
-                name = substr(text, at, RLENGTH - 1)
-                open = at + RLENGTH - 1
-                end = open + closing(substr(text, open, 4000), 1) - 1
-                inside = substr(text, open + 1, end - open - 1)
-                back = substr(text, at > 200 ? at - 200 : 1, at > 200 ? 200 : at - 1)
-                while (number[line] < at || !(line in number)) line++
-                begin = open
-                at = line
-                shown = name "(" inside ")"
-                gsub(/[ \n]+/, " ", shown)
-                if (name == "CHECK") { if (inside !~ /^ *!""/ && always(inside)) found("is always true") }
-                else if ((n = split_at(inside, ",", part)) >= 2) {
-                    if (bare(part[1]) == bare(part[2])) found("something beside itself")
-                    if (name == "CHECK_MEM" && n == 3 && bare(part[3]) == "0") found("of no byte")
-                }
-                if (name == "CHECK" && inside ~ /[^=!<>+*\/|&^-]=[^=]/) found("an assignment")
-                sub(/.*[;}][ \t]*\n/, "", back)
-                if (back ~ /(if|while) \((0|false)( &&|\))/) found("is never met")
-                else if (match(back, /for \(/) && (n = closing(back, RSTART + 4)) > 0 &&
-                    no_round(substr(back, RSTART + 5, n - RSTART - 5))) found("is in a loop of no round")
-            }
-        }' "$1"
-}
-for test in $tests; do tautologies "$test" | judge "$test"; done
+for test in $tests; do awk -f tests/tautologies.awk "$test" | judge "$test"; done
 
 [ $# != 0 ] || cut -d '|' -f 1,2 "$out/listed" | sort -u | while read -r line; do
     grep -qxF -e "$line" "$out/used" || echo "dead: tests/dead.sh: $line: is listed, and fails as it should"
