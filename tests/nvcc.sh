@@ -80,7 +80,7 @@ find_disassembler() {
     [ ! -x "$disasm" ] || return 0
     tools=$(dirname "${OBJECTS:-build/tests}")/tools
     quick || [ -n "$(find "$tools" -name nvdisasm 2> /dev/null)" ] ||
-        sh tests/nvdisasm.sh "$tools" > "$out/tools.log" 2>&1
+        NVCC="$NVCC" sh tests/nvdisasm.sh "$tools" > "$out/tools.log" 2>&1
     disasm=$(find "$tools" -name nvdisasm -type f 2> /dev/null | head -n 1)
     [ -n "$disasm" ] && "$disasm" --version > /dev/null 2>&1
 }
