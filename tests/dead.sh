@@ -89,7 +89,8 @@ printf 'isnan(x) != \303\244 printf("x"); exit(1); errno = 1; strtod(x);\t%0200d
 for tree in empty/nothing nonsense/something; do
     text=$out/${tree#*/} tree=$out/${tree%/*}
     find examples tests -type d | (mkdir "$tree" && cd "$tree" && xargs mkdir -p)
-    find amp* LICENSE Makefile README.md examples tests -type f | while read -r file; do cp "$text" "$tree/$file"; done
+    find amp* LICENSE Makefile README.md examples tests -type f |
+        (cd "$tree" && xargs sh -c 'tee "$@" < "$0" > /dev/null' "$text")
     for script in $scripts tests/lib.sh tests/world.sh tests/emu/kinds.sh; do cp "$script" "$tree/$script"; done
     for file; do case $file in *.sh) cp "$file" "$tree/tests/${file##*tests/}" ;; esac; done
 done

@@ -45,8 +45,8 @@ ok 'lib.sh tells and counts what failed'
 
 # Is there a check that cannot fail, and does dead.sh find one? Some of many kinds are planted in copies of a script and
 # of a test; then all scripts and tests are tried.
-planted() { # planted FILE: dead.sh tells of each line in it that is marked so, and of no other
-    sed -n 's/^dead: [^:]*:\([0-9:]*:\)*\([0-9]*\): .*/\2/p' "$out/found" | sort -nu > "$out/at"
+planted() { # planted FILE NAME: dead.sh tells of each line in it that is marked so, and of no other, under that name
+    sed -n "s#^dead: $2:\([0-9:]*:\)*\([0-9]*\): .*#\2#p" "$out/found" | sort -nu > "$out/at"
     grep -n planted "$1" | cut -d : -f 1 > "$out/where"
     diff "$out/where" "$out/at" > "$out/log" 2>&1 && [ "$(grep -c . "$out/where")" -ge 5 ] && return
     cat "$out/found" >> "$out/log"
@@ -56,11 +56,10 @@ if have bash && have timeout; then
     mkdir -p "$out/planted/tests"
     sed '/^finish$/d' tests/report.sh > "$out/planted/tests/report.sh"
     cat tests/planted/script.sh >> "$out/planted/tests/report.sh"
-    sh tests/dead.sh "$out/dead" "$out/planted/tests/report.sh" > "$out/found" 2>&1
-    planted "$out/planted/tests/report.sh"
+    sh tests/dead.sh "$out/dead" "$out/planted/tests/report.sh" tests/planted/test.c > "$out/found" 2>&1
+    planted "$out/planted/tests/report.sh" tests/report.sh
     check "dead.sh finds what cannot fail in a script, by its $(grep -c . "$out/where") lines, and nothing else" $?
-    sh tests/dead.sh "$out/dead" tests/planted/test.c > "$out/found" 2>&1
-    planted tests/planted/test.c
+    planted tests/planted/test.c tests/planted/test.c
     check "and the $(grep -c . "$out/where") checks in C that cannot fail" $?
     sh tests/dead.sh "$out/dead" > "$out/log" 2>&1 && ! grep -q '^dead' "$out/log"
     dead=$? met=$(sed -n 's/^# \([0-9]*\) places.*/\1/p' "$out/log")
@@ -164,7 +163,8 @@ check "a program whose last line looks right, but not its status, has failed" $?
 # mingw.sh counts what one.sh tells, and a test of which it tells nothing has failed.
 mkdir -p "$out/mingw/tests"
 cp tests/mingw.sh "$out/mingw/tests/"
-: > "$out/mingw/tests/one.sh" > "$out/mingw/tests/amp.c"
+: > "$out/mingw/tests/one.sh"
+: > "$out/mingw/tests/amp.c"
 ! (cd "$out/mingw" && sh tests/mingw.sh out scaler gemm) > "$out/log" 2>&1 && [ "$(tail -n 1 "$out/log")" = '0 passed, 1 failed' ] &&
     grep -qx 'FAIL mingw: results of 0 tests, of 2 asked for' "$out/log"
 check "mingw.sh without results has failed" $?
