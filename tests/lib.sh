@@ -24,7 +24,12 @@ fail() { # fail TEXT [LOG]
 
 # A file that is missing says neither yes nor no, nor do two files of no byte agree: what is decided so has
 # failed, also behind a "!".
-unread() { [ "$1" = 1 ] || { shift; echo "nothing to look at: $*" >> "$out/unread"; return 2; }; return 1; }
+unread() { # unread STATUS COMMAND...: 1 is no, 2 that there was nothing to look at
+    [ "$1" = 2 ] || return "$1"
+    shift
+    echo "nothing to look at: $*" >> "$out/unread"
+    return 2
+}
 filled() { for file_; do case $file_ in -*) ;; *) [ -s "$file_" ] || return 2 ;; esac; done; }
 grep()   { command grep "$@" || unread $? grep "$@"; }
 cmp()    { { filled "$@" && command cmp "$@"; } || unread $? cmp "$@"; }
