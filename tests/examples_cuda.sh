@@ -14,7 +14,7 @@ for program in train_cuda step_cuda gpt_cuda; do
         $compiler "$out/$program.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" \
             -o "$out/$program" > "$out/log" 2>&1
     check "$program: compiles with $compiler" $?
-    "$out/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
+    "$out/$program" --help > "$out/log" 2>&1 && grep -q "^usage: [^ ]*$program" "$out/log"
     check "$program: --help" $?
     refuses "$program: --help on a full disk" "^$program: standard output: No space left" \
         sh -c '"$0" --help > /dev/full' "$out/$program"
@@ -115,7 +115,7 @@ refuses 'gpt_cuda: what gpt.c has saved is refused' qkv \
     cuda --dtype bf16 --resume "$out/cpu.state"
 cuda --dtype bf16 --stop-after 24 --overflow 5 > "$out/spoilt" 2> "$out/log" &&
     grep -Eq '^bf16 .* 1\.0 +1 ' "$out/spoilt" && grep -Eq '^bf16 .* 0\.0 +1 ' "$out/gpu.bf16" &&
-    [ "$(final "$out/gpu.bf16")" = "$(final "$out/spoilt")" ]
+    same "$(final "$out/gpu.bf16")" "$(final "$out/spoilt")"
 check 'gpt_cuda: an overflow on purpose is skipped, and the end has the bits of a run without' $?
 cuda --dtype fp16 --stop-after 8 --overflow 5 > "$out/log" 2>&1 &&
     grep -Eq '^fp16 .* 1\.0 +32768 ' "$out/log"

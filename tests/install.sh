@@ -49,11 +49,11 @@ check 'and nothing is beside DESTDIR' $?
     [ -z "$(find "$out/dark" -type f)" ] && [ ! -d "$out/dark/include/amp" ]
 check 'make install under umask 077 can be read by all; make uninstall leaves nothing' $?
 
-runs() { [ "$("$1" 2> "$out/log")" = "$(version)" ]; } # runs PROGRAM: it prints the version
+runs() { same "$("$1" 2> "$out/log")" "$(version)"; } # runs PROGRAM: it prints the version
 if have pkg-config; then
     PKG_CONFIG_PATH=$prefix/share/pkgconfig
     export PKG_CONFIG_PATH
-    pkg-config --modversion amp > "$out/log" 2>&1 && [ "$(cat "$out/log")" = "$(version)" ]
+    pkg-config --modversion amp > "$out/log" 2>&1 && same "$(cat "$out/log")" "$(version)"
     status=$?
     check "pkg-config: amp.pc has the header's version, $(version)" $status
     cmp amp_kernels.cu "$(pkg-config --variable=kernels amp | tr -d '\\')" > "$out/log" 2>&1
@@ -161,8 +161,9 @@ if have python3; then # vcpkg itself is not to be had here
     python3 -m json.tool $packages/vcpkg/vcpkg.json > "$out/log" 2>&1
     check 'vcpkg: the manifest is JSON' $?
     port=$packages/vcpkg/portfile.cmake
-    for file in $(grep -o '{SOURCE_PATH}/[a-z_/.A-Z-]*' $port | sed 's,.*H}/,,'); do [ -f "$file" ] || echo "$file"; done > "$out/log"
-    [ ! -s "$out/log" ] && [ -s $packages/vcpkg/usage ] && ! grep -q 'POLICY\|SKIP' $port
+    grep -o '{SOURCE_PATH}/[a-z_/.A-Z-]*' $port | sed 's,.*H}/,,' > "$out/files"
+    for file in $(cat "$out/files"); do [ -f "$file" ] || echo "$file"; done > "$out/log"
+    [ ! -s "$out/log" ] && [ -s "$out/files" ] && [ -s $packages/vcpkg/usage ] && ! grep -q 'POLICY\|SKIP' $port
     check 'vcpkg: what the port installs is there, and no check is switched off' $?
     grep -h '"name": "amp"\|name = "amp"\|Name: amp'"'"'\|^project(.\?amp' $packages/*/* Makefile | wc -l > "$out/log"
     [ "$(cat "$out/log")" -eq 5 ]

@@ -9,13 +9,33 @@ mkdir -p "$out" || exit 1
 have()  { command -v "${1%% *}" > /dev/null 2>&1; } # have "COMMAND [FLAGS]"
 quick() { case ${AMP_QUICK:-0} in 0) return 1 ;; esac; } # true in make test, false in make check
 
-ok()   { passed=$((passed + 1)); echo "ok   $suite/$1"; }
+ok() {
+    [ ! -e "$out/unread" ] || { fail "$1" "$out/unread"; return; }
+    passed=$((passed + 1))
+    echo "ok   $suite/$1"
+}
 skip() { skipped=$((skipped + 1)); echo "skip $suite/$1: $2"; } # skip NAME REASON
 fail() { # fail TEXT [LOG]
     failed=$((failed + 1))
     echo "FAIL $suite/$1"
     [ ! -f "${2-$out/log}" ] || head -n 20 "${2-$out/log}" | sed 's/^/     /'
+    rm -f "$out/unread"
 }
+
+# A file that is missing says neither yes nor no, nor do two files of no byte agree: what is decided so has
+# failed, also behind a "!".
+unread() { # unread STATUS COMMAND...: 1 is no, 2 that there was nothing to look at
+    [ "$1" = 2 ] || return "$1"
+    shift
+    echo "nothing to look at: $*" >> "$out/unread"
+    return 2
+}
+filled() { for file_; do case $file_ in -*) ;; *) [ -s "$file_" ] || return 2 ;; esac; done; }
+grep()   { command grep "$@" || unread $? grep "$@"; }
+cmp()    { { filled "$@" && command cmp "$@"; } || unread $? cmp "$@"; }
+diff()   { { filled "$@" && command diff "$@"; } || unread $? diff "$@"; }
+same()   { [ -n "$1" ] && [ "$1" = "$2" ]; } # what two commands have printed
+
 check() { if [ "$2" = 0 ]; then ok "$1"; else fail "$1"; fi; } # check TEXT STATUS
 try() { # try TEXT COMMAND...: it must succeed
     text=$1
@@ -65,3 +85,5 @@ finish() { # the last line, and the end
     [ $failed = 0 ]
     exit
 }
+rm -f "$out/unread"
+[ -z "${DEAD_LOG-}" ] || . tests/world.sh # dead.sh: is there a check that cannot fail?

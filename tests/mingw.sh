@@ -20,5 +20,7 @@ for test in "$@"; do
     sh tests/one.sh mingw "$test" "$compiler" "-O2 -Wall -Wextra" "$dir/$test.exe.log" | tr -d '\r'
 done > "$dir/all"
 grep -Ev '^[0-9]+ passed, [0-9]+ failed' "$dir/all"
-awk '/^[0-9]+ passed, [0-9]+ failed/ {p += $1; f += $3; s += $5}
-    END {printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""}' "$dir/all"
+# A test that tells no result has failed.
+awk -v tests=$# '/^[0-9]+ passed, [0-9]+ failed/ {n++; p += $1; f += $3; s += $5}
+    END {if (n < tests || !tests) {print "FAIL mingw: results of " n + 0 " tests, of " tests " asked for"; f++}
+         printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""; exit f != 0}' "$dir/all"

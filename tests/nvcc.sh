@@ -1,7 +1,8 @@
 # What the CUDA compiler makes of amp_kernels.cu and the CUDA examples: warnings, registers, spills,
 # and the loops in SASS: instructions, loads in front of their uses, loads under way at once.
-# Nothing runs, no GPU is needed. usage: [NVDISASM=PROGRAM] nvcc.sh OUTDIR
-# Where the toolkit came without nvdisasm, make cuda puts PyPI's (5 MB) into OUTDIR.
+# Nothing runs, no GPU is needed. usage: [NVDISASM=PROGRAM] [OBJECTS=BUILD/tests] nvcc.sh OUTDIR
+# Where the toolkit came without nvdisasm, that of BUILD/tools is taken, where .ci/run puts PyPI's (5 MB); make cuda and
+# make check do so, too.
 # make ci compiles the kernels for the newest GPU, and leaves the others, and the programs, to
 # make check; headers.sh looks at their types.
 suite=nvcc out=${1:?usage: nvcc.sh OUTDIR}
@@ -36,7 +37,7 @@ else
 fi
 
 # Everything is compiled once, for all architectures.
-rm -rf "$out/keep"
+rm -rf "$out/keep" "$out/sass"
 mkdir -p "$out/keep"
 $NVCC $flags $code -Xptxas -v,-warn-spills,-warn-lmem-usage --keep --keep-dir "$out/keep" \
     -c amp_kernels.cu -o "$out/kernels.o" > "$out/kernels.log" 2>&1
@@ -77,10 +78,10 @@ find_disassembler() {
     disasm=$(command -v "${NVDISASM:-nvdisasm}") && return
     disasm=$(dirname "$(command -v "$NVCC")")/nvdisasm
     [ ! -x "$disasm" ] || return 0
-    quick || [ -n "$(find "$out/tools" -name nvdisasm 2> /dev/null)" ] ||
-        timeout -k 5 90 python3 -m pip install -q --no-deps --retries 1 --target "$out/tools" \
-            nvidia-cuda-nvdisasm > "$out/tools.log" 2>&1
-    disasm=$(find "$out/tools" -name nvdisasm -type f 2> /dev/null | head -n 1)
+    tools=$(dirname "${OBJECTS:-build/tests}")/tools
+    quick || [ -n "$(find "$tools" -name nvdisasm 2> /dev/null)" ] ||
+        NVCC="$NVCC" sh tests/nvdisasm.sh "$tools" > "$out/tools.log" 2>&1
+    disasm=$(find "$tools" -name nvdisasm -type f 2> /dev/null | head -n 1)
     [ -n "$disasm" ] && "$disasm" --version > /dev/null 2>&1
 }
 
@@ -193,7 +194,7 @@ if find_disassembler; then
         else fail "sm_$arch: B does not wait for A, or A does not let it begin"; fi
     done
 else
-    skip sass 'no nvdisasm'
+    skip sass "no nvdisasm in the toolkit or in $tools: sh tests/nvdisasm.sh $tools gets it"
 fi
 
 # nvcc reads a .cu with its own compiler, whose warnings gcc does not have.

@@ -58,7 +58,9 @@ writes() {
     $3 -O1 -I. tests/vectors/make_state.c "$out/only.c" -o "$out/$1-state.exe" -lm > "$out/log" 2>&1 &&
         $2 "$out/$1-state.exe" "$out/$1-state" > "$out/log" 2>&1 &&
         (cd "$out/$1-state/state" && ls) > "$out/list" && [ -s "$out/list" ] &&
-        for file in $(cat "$out/list"); do cmp "$out/$1-state/state/$file" "tests/vectors/state/$file" || break; done
+        (for file in $(cat "$out/list"); do
+            cmp "$out/$1-state/state/$file" "tests/vectors/state/$file" || exit 1
+        done) > "$out/log" 2>&1
     check "$1: state files that it writes are those that all read" $?
 }
 

@@ -6,7 +6,8 @@ cc=${CC:-cc} cxx=${CXX:-c++}
 
 # lib.sh does not judge itself: what a script prints in which everything fails once.
 says() { printf '%s\n' "$@"; }
-(suite=a out=$out/lib
+(unset DEAD_LOG
+suite=a out=$out/lib
 . tests/lib.sh
 try one true
 try two false
@@ -42,6 +43,32 @@ if ! cmp -s "$out/told" "$out/expected"; then
 fi
 ok 'lib.sh tells and counts what failed'
 
+# Is there a check that cannot fail, and does dead.sh find one? Some of many kinds are planted in copies of a script and
+# of a test; then all scripts and tests are tried.
+planted() { # planted FILE NAME: dead.sh tells of each line in it that is marked so, and of no other, under that name
+    sed -n "s#^dead: $2:\([0-9:]*:\)*\([0-9]*\): .*#\2#p" "$out/found" | sort -nu > "$out/at"
+    grep -n planted "$1" | cut -d : -f 1 > "$out/where"
+    diff "$out/where" "$out/at" > "$out/log" 2>&1 && [ "$(grep -c . "$out/where")" -ge 5 ] && return
+    cat "$out/found" >> "$out/log"
+    return 1
+}
+if have bash && have timeout; then
+    mkdir -p "$out/planted/tests"
+    sed '/^finish$/d' tests/report.sh > "$out/planted/tests/report.sh"
+    cat tests/planted/script.sh >> "$out/planted/tests/report.sh"
+    sh tests/dead.sh "$out/dead" "$out/planted/tests/report.sh" tests/planted/test.c > "$out/found" 2>&1
+    planted "$out/planted/tests/report.sh" tests/report.sh
+    check "dead.sh finds what cannot fail in a script, by its $(grep -c . "$out/where") lines, and nothing else" $?
+    planted tests/planted/test.c tests/planted/test.c
+    check "and the $(grep -c . "$out/where") checks in C that cannot fail" $?
+    sh tests/dead.sh "$out/dead" > "$out/log" 2>&1 && ! grep -q '^dead' "$out/log"
+    dead=$? met=$(sed -n 's/^# \([0-9]*\) places.*/\1/p' "$out/log")
+    [ $dead = 0 ] && [ "${met:-0}" -ge 300 ]
+    check "no check is dead: each of ${met:-no} places fails where nothing works" $?
+else
+    skip dead 'no bash, or no timeout'
+fi
+
 cat > "$out/complete.c" <<'END'
 #include "test.h"
 TEST(one, "passes") { CHECK(1 + 1 == 2); }
@@ -56,11 +83,17 @@ TEST(unequal, "fails once by each check") {
     CHECK_MEM("ab", "ac", 2);
 }
 TEST(two, "is skipped on purpose") { SKIP("not here"); }
+TEST(nothing, "has a check that it does not meet") {
+    int i;
+    for (i = 0; i < test_state.failures; i++) CHECK(i == 0);
+    CHECK_MEM("ab", "ac", 0);
+}
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     if (getenv("OUTSIDE") != NULL) CHECK(1 + 1 == 3);
     if (getenv("CRASH") != NULL) RUN(crashes);
     if (getenv("UNEQUAL") != NULL) RUN(unequal);
+    if (getenv("NOTHING") != NULL) RUN(nothing);
     RUN(one);
     RUN(two);
     return test_end();
@@ -105,6 +138,9 @@ check "a check that fails outside the tests fails" $?
 (export UNEQUAL=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL unequal: fails once by each check') &&
     [ "$(grep -c "^     $out/complete.c:" "$out/log")" = 7 ]
 check "each of the seven checks fails where it should" $?
+(export NOTHING=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL nothing: has a check that it does not meet') &&
+    grep -q 'it has checked nothing$' "$out/log"
+check "a test that checks nothing fails" $?
 CRASH=1 AMP_TEST_NAMES=1 "$out/complete" > "$out/log" 2> "$out/shell"
 [ $? = 134 ] && grep -qx '# crashes begins' "$out/log" &&
     grep -qx "     $out/complete.c:3: CHECK(1 + 1 == 4)" "$out/log"
@@ -123,6 +159,15 @@ one() { # one STATUS LAST-LINE
 }
 one 0 '1 passed, 0 failed' && one 3 '0 passed, 1 failed' && grep -qx 'FAIL config/scaler: ended with status 3' "$out/log"
 check "a program whose last line looks right, but not its status, has failed" $?
+
+# mingw.sh counts what one.sh tells, and a test of which it tells nothing has failed.
+mkdir -p "$out/mingw/tests"
+cp tests/mingw.sh "$out/mingw/tests/"
+: > "$out/mingw/tests/one.sh"
+: > "$out/mingw/tests/amp.c"
+! (cd "$out/mingw" && sh tests/mingw.sh out scaler gemm) > "$out/log" 2>&1 && [ "$(tail -n 1 "$out/log")" = '0 passed, 1 failed' ] &&
+    grep -qx 'FAIL mingw: results of 0 tests, of 2 asked for' "$out/log"
+check "mingw.sh without results has failed" $?
 
 # What make test prints: of a suite that fails the command that runs it again; one that left no log.
 rm -rf "$out/suites"
@@ -159,5 +204,36 @@ compare amp.h 0 '10 rows, 0 slower'
 check "bench-compare: no row of equal versions is slower" $?
 compare "$out/slow.h" 1 '10 rows, 4 slower' && grep -qx 'SLOWER c cast bf16-f32 100000' "$out/log"
 check "bench-compare: a delay in amp_cast is seen in its four rows" $?
+
+# bench-peers: a rival that is 20 times slower in a type is a line of it. torch is a stand-in, slow in fp16.
+if have python3; then
+    mkdir -p "$out/peers"
+    cat > "$out/peers/torch.py" <<'END'
+import sys, time
+float32, float16, bfloat16 = 'torch.float32', 'torch.float16', 'torch.bfloat16'
+class Array:
+    def __init__(self, type): self.type = type
+    def to(self, type): return Array(type)
+    def t(self): return self
+    def data_ptr(self): return 0
+def set_num_threads(count): pass
+def randn(*shape): return Array(float32)
+def empty(*shape, dtype): return Array(dtype)
+def mm(a, b, out):
+    time.sleep(0.05 if a.type == float16 else 0.001)
+    sys.stderr.write(a.type + '\n')
+END
+    printf '%s\n' '#include <unistd.h>' 'int amp_gemm(void) { return usleep(500); }' > "$out/peers/amp.c"
+    $cc -fPIC -shared "$out/peers/amp.c" -o "$out/peers/amp.so" > "$out/log" 2>&1 &&
+        PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$out/peers" python3 tests/bench/peers.py "$out/peers/amp.so" 1 \
+            > "$out/log" 2> "$out/calls" &&
+        [ "$(grep -c '^gemm bfloat16 / torch .* ratio=[0-9.]* ' "$out/log")" = 8 ] &&
+        [ "$(grep -c '^gemm float16 / torch .*: over 20 times slower, other sizes left out$' "$out/log")" = 1 ] &&
+        [ "$(grep -c . "$out/log")" = 9 ] &&
+        [ "$(grep -cx torch.float16 "$out/calls")" = 2 ]
+    check "bench-peers: torch's slow fp16 is one line, after two calls" $?
+else
+    skip bench-peers 'no python3'
+fi
 
 finish

@@ -12,7 +12,8 @@
    Output: "ok   name: text", "skip name: reason" or "FAIL name: text" with an indented line per
    failing check; after MAX_FAILURES of them the test stops. The last line of the program counts.
    A program of which no test passed has failed, whatever the reason; so has one of which a check
-   outside its tests fails. A test without its RUN does not compile. */
+   outside its tests fails, and a test that has checked nothing. A test without its RUN does not
+   compile. */
 
 #ifndef TEST_H_INCLUDED
 #define TEST_H_INCLUDED
@@ -40,7 +41,7 @@ static struct {
     int         names;                /* AMP_TEST_NAMES: each before its test begins */
     int         part, parts, number;  /* AMP_TEST_PART=1of2: the first, third, fifth test ... */
     const char *after;                /* AMP_TEST_AFTER=NAME: only tests behind that one */
-    int         failures;             /* of the running test */
+    int         checked, failures;    /* of the running test: has it met a check? how many failed? */
     int         num_passed, num_failed, num_skipped;
     jmp_buf     stop;
 } test_state;
@@ -88,6 +89,21 @@ static inline long test_amount(const char *variable, long otherwise) {
     return value != NULL && value[0] != '\0' ? strtol(value, NULL, 10) : otherwise;
 }
 
+/* Report a failing check: the first one prints the test's own line. */
+static inline void test_fail(const char *file, int line, const char *what, const char *values) {
+    if (test_state.name == NULL) {
+        printf("FAIL main: a check outside the tests\n");
+        test_state.num_failed++;
+    } else if (test_state.failures++ == 0) {
+        printf("FAIL %s: %s\n", test_state.name, test_state.text);
+    }
+    printf("     %s:%d: %s%s%s\n", file, line, what, values[0] != '\0' ? ": " : "", values);
+    fflush(stdout); /* for the next check may crash, or never end */
+    if (test_state.name == NULL || test_state.failures < TEST_MAX_FAILURES) return;
+    printf("     stopped after %d failing checks\n", TEST_MAX_FAILURES);
+    longjmp(test_state.stop, 1);
+}
+
 static inline void test_run(const char *name, const char *text, void (*function)(void)) {
     if (test_state.filter != NULL && strstr(name, test_state.filter) == NULL) return;
     if (test_state.number++ % test_state.parts != test_state.part - 1) return;
@@ -98,10 +114,13 @@ static inline void test_run(const char *name, const char *text, void (*function)
     test_state.name     = name;
     test_state.text     = text;
     test_state.skip     = NULL;
+    test_state.checked  = 0;
     test_state.failures = 0;
     if (test_state.names) printf("# %s begins\n", name);
     fflush(stdout);
     if (setjmp(test_state.stop) == 0) function();
+    if (!test_state.checked && test_state.failures == 0 && test_state.skip == NULL)
+        test_fail(__FILE__, __LINE__, "it has checked nothing", "");
     test_state.name = NULL;
     if (test_state.failures > 0) {
         test_state.num_failed++;
@@ -128,24 +147,10 @@ static inline int test_end(void) {
     return test_state.num_failed > 0;
 }
 
-/* Report a failing check: the first one prints the test's own line. */
-static inline void test_fail(const char *file, int line, const char *what, const char *values) {
-    if (test_state.name == NULL) {
-        printf("FAIL main: a check outside the tests\n");
-        test_state.num_failed++;
-    } else if (test_state.failures++ == 0) {
-        printf("FAIL %s: %s\n", test_state.name, test_state.text);
-    }
-    printf("     %s:%d: %s%s%s\n", file, line, what, values[0] != '\0' ? ": " : "", values);
-    fflush(stdout); /* for the next check may crash, or never end */
-    if (test_state.name == NULL || test_state.failures < TEST_MAX_FAILURES) return;
-    printf("     stopped after %d failing checks\n", TEST_MAX_FAILURES);
-    longjmp(test_state.stop, 1);
-}
-
 static inline void test_eq_u64(const char *file, int line, const char *what,
                                uint64_t a, uint64_t b) {
     char values[128];
+    test_state.checked = 1;
     if (a == b) return;
     snprintf(values, sizeof values, "%llu (0x%llx) is not %llu (0x%llx)", (unsigned long long)a,
              (unsigned long long)a, (unsigned long long)b, (unsigned long long)b);
@@ -155,6 +160,7 @@ static inline void test_eq_u64(const char *file, int line, const char *what,
 static inline void test_eq_int(const char *file, int line, const char *what,
                                long long a, long long b) {
     char values[96];
+    test_state.checked = 1;
     if (a == b) return;
     snprintf(values, sizeof values, "%lld is not %lld", a, b);
     test_fail(file, line, what, values);
@@ -168,6 +174,7 @@ static inline void test_eq_f32(const char *file, int line, const char *what,
     uint32_t ua, ub;
     memcpy(&ua, a, 4);
     memcpy(&ub, b, 4);
+    test_state.checked = 1;
     if (ua == ub) return;
     snprintf(values, sizeof values, "%.9g (0x%08lx) is not %.9g (0x%08lx)", (double)*a,
              (unsigned long)ua, (double)*b, (unsigned long)ub);
@@ -180,6 +187,7 @@ static inline void test_eq_f64(const char *file, int line, const char *what,
     uint64_t ua, ub;
     memcpy(&ua, a, 8);
     memcpy(&ub, b, 8);
+    test_state.checked = 1;
     if (ua == ub) return;
     snprintf(values, sizeof values, "%.17g (0x%016llx) is not %.17g (0x%016llx)", *a,
              (unsigned long long)ua, *b, (unsigned long long)ub);
@@ -191,14 +199,17 @@ static inline void test_mem(const char *file, int line, const char *what,
     const unsigned char *p = (const unsigned char *)a, *q = (const unsigned char *)b;
     char                 values[96];
     size_t               i = 0;
-    if (n == 0 || memcmp(a, b, n) == 0) return;
+    if (n == 0) return;
+    test_state.checked = 1;
+    if (memcmp(a, b, n) == 0) return;
     while (p[i] == q[i]) i++;
     snprintf(values, sizeof values, "byte %lu of %lu: 0x%02x is not 0x%02x", (unsigned long)i,
              (unsigned long)n, p[i], q[i]);
     test_fail(file, line, what, values);
 }
 
-#define CHECK(cond) ((cond) ? (void)0 : test_fail(__FILE__, __LINE__, "CHECK(" #cond ")", ""))
+#define CHECK(cond) \
+    (test_state.checked = 1, (cond) ? (void)0 : test_fail(__FILE__, __LINE__, "CHECK(" #cond ")", ""))
 #define CHECK_EQ_U32(a, b) CHECK_EQ_U64(a, b)
 #define CHECK_EQ_U64(a, b) \
     test_eq_u64(__FILE__, __LINE__, #a " == " #b, (uint64_t)(a), (uint64_t)(b))

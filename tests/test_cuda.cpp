@@ -2992,10 +2992,9 @@ TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked
     float          f[9];
     amp_scaler     s;
     if (!half || !other) {
-        printf("     no room for 2^32 elements: not tested\n");
         drop_huge(half, 2 * n);
         drop_huge(other, 2 * n);
-        return;
+        SKIP("no room for two arrays of 2^32 halves");
     }
     for (size_t i = 0; i < tail; i++) h[i] = amp_f32_to_bf16((float)(i + 1)).bits;
     move_tail(half + 2 * (n - tail), (unsigned char *)h, sizeof h);
@@ -3020,7 +3019,10 @@ TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked
     only_blocks(0, 0);
 
     full = huge(4 * n);
-    if (full) {
+    if (!full) {
+        drop_huge(half, 2 * n);
+        SKIP("no room for 2^32 floats: casts and checks have passed, no step was tried");
+    } else {
         amp_backend        backend;
         amp_optimizer      opt;
         amp_optimizer_desc d;

@@ -45,7 +45,7 @@ static int masters_of(size_t form) { return (int)forms[form].storage.master; }
 TEST(round_trip, "a master in two halves: all 2^32 floats come back; its model is the nearest bf16, halves "
                  "away from zero; a NaN stays a NaN") {
     const uint64_t apart = test_state.quick == 0 ? 1 : test_state.quick == 1 ? 199 : 49999;
-    uint64_t       x;
+    uint64_t       x, wrong = 0;
     for (x = 0; x < (uint64_t)1 << 32; x += apart) {
         const uint32_t u    = (uint32_t)x;
         uint32_t       rest;
@@ -54,13 +54,17 @@ TEST(round_trip, "a master in two halves: all 2^32 floats come back; its model i
         const uint32_t back = bits_of(ampi_master(half, low, AMP_FORMAT_SPLIT, 0));
         const uint32_t near = u + 0x8000u; /* of a finite one */
         if (is_nan(u)) {
-            if (!is_nan((uint32_t)half << 16) || !is_nan(back) || (back ^ u) >> 31)
-                CHECK_EQ_U32(back, u);
+            if (is_nan((uint32_t)half << 16) && is_nan(back) && !((back ^ u) >> 31)) continue;
+            printf("     0x%08lx: half 0x%04x, back 0x%08lx\n", (unsigned long)u, half, (unsigned long)back);
+            wrong++;
         } else if (back != u || half != (uint16_t)(near >> 16)) {
             CHECK_EQ_U32(back, u);
             CHECK_EQ_U32(half, near >> 16);
+            wrong++;
         }
+        if (wrong > 9) break;
     }
+    CHECK_EQ_U64(wrong, 0);
 }
 
 static double size_of(double x) { return x < 0.0 ? -x : x; }

@@ -1,4 +1,5 @@
-/* peers.c - fp32 products of amp.h beside a CBLAS, one thread each: medians of runs in turns.
+/* peers.c - fp32 products of amp.h beside a CBLAS, one thread each: medians of runs in turns. Where the
+   first product takes the CBLAS SLOW times as long (one without vectors), that is all that is said.
    usage: peers TIER [rounds]    set the BLAS's own instruction set with its variable: peers.sh */
 
 #define _POSIX_C_SOURCE 200809L
@@ -10,7 +11,7 @@
 
 #include "clock.h"
 
-enum { ROOM = 2048 * 2048, MOST = 101 };
+enum { ROOM = 2048 * 2048, MOST = 101, SLOW = 20 };
 
 typedef struct shape { int ta, tb, m, n, k; } shape;
 
@@ -22,6 +23,18 @@ static void run(int ours, const shape *s, const float *a, const float *b, float 
         cblas_sgemm(CblasRowMajor, s->ta ? CblasTrans : CblasNoTrans,
                     s->tb ? CblasTrans : CblasNoTrans, s->m, s->n, s->k, 1.0f, a,
                     s->ta ? s->m : s->k, b, s->tb ? s->k : s->n, 0.0f, c, s->n);
+}
+
+/* The better of two runs: the first one touches memory. */
+static double best_of_two(int ours, const shape *s, const float *a, const float *b, float *c) {
+    double t[2];
+    int    i;
+    for (i = 0; i < 2; i++) {
+        const double start = seconds_of(CLOCK_MONOTONIC);
+        run(ours, s, a, b, c);
+        t[i] = seconds_of(CLOCK_MONOTONIC) - start;
+    }
+    return t[0] < t[1] ? t[0] : t[1];
 }
 
 int main(int argc, char **argv) {
@@ -48,6 +61,14 @@ int main(int argc, char **argv) {
         const int    reps = (int)(1e9 / work) + 1;
         double       t[2][MOST], ratio[MOST];
         int          r, who, q;
+        t[1][0] = best_of_two(1, s, a, b, c);
+        t[0][0] = best_of_two(0, s, a, b, c);
+        if (t[0][0] > SLOW * t[1][0]) {
+            printf("gemm fp32 %s / BLAS  %dx%dx%d  %.1f GFLOP/s  BLAS %.1f: over %d times slower, other "
+                   "sizes left out\n", argv[1], s->m, s->n, s->k, work / t[1][0] * 1e-9,
+                   work / t[0][0] * 1e-9, SLOW);
+            break;
+        }
         for (r = 0; r < rounds; r++) {
             for (who = 0; who < 2; who++) {
                 double start;

@@ -312,7 +312,7 @@ static void dies(const string &body, unsigned threads, const char *words,
                  const string &declarations = "") {
     int   pipes[2];
     char  said[1000] = "";
-    if (pipe(pipes) != 0) return;
+    if (pipe(pipes) != 0) SKIP("no pipe");
     const pid_t child = fork();
     if (child == 0) {
         dup2(pipes[1], 2);
@@ -325,11 +325,10 @@ static void dies(const string &body, unsigned threads, const char *words,
     for (ssize_t n; (n = read(pipes[0], said + got, sizeof said - 1 - (size_t)got)) > 0;) got += n;
     close(pipes[0]);
     waitpid(child, &status, 0);
-    if (!WIFSIGNALED(status) || strstr(said, words) == NULL) {
+    if (!WIFSIGNALED(status) || strstr(said, words) == NULL)
         printf("     wanted: %s\n     said:   %s\n", words, said);
-        CHECK(WIFSIGNALED(status));
-        CHECK(strstr(said, words) != NULL);
-    }
+    CHECK(WIFSIGNALED(status));
+    CHECK(strstr(said, words) != NULL);
 }
 
 TEST(last_words, "what hardware would punish or not define ends the program with a line") {
