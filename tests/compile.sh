@@ -468,14 +468,17 @@ host_macros() { # host_macros COMPILER FLAGS
     [ $(grep -c 'is gone' "$out/behind.c") -ge 250 ] && [ $(grep -c 'is new' "$out/behind.c") -ge 1 ] &&
         $1 $2 -w -fsyntax-only -I. "$out/behind.c"
 }
+host_code() { # host_code FILE COMMAND...: the host's functions, without names of places
+    code=$1
+    shift
+    "$@" -w -std=gnu11 -I. -S -o "$out/behind.s" $here/behind.c || return
+    sed -n '/^host_[a-z_]*:/,/cfi_endproc/p' "$out/behind.s" |
+        sed -E 's/[#].*//; s/[ \t]+$//; s/\.L[A-Z_]*[0-9]+(_[0-9]+)?/.L/g; /^\t*\.(L|size|p2align|quad|long|section|text|set)/d' \
+        > "$code"
+}
 host_functions() { # host_functions COMPILER FLAGS
-    for behind in '' '-DBEHIND -DAMP_NO_VECTORS'; do
-        $1 $2 -w $behind -std=gnu11 -I. -S -o "$out/behind.s" $here/behind.c || return
-        sed -n '/^host_[a-z_]*:/,/cfi_endproc/p' "$out/behind.s" |
-            sed -E 's/[#].*//; s/[ \t]+$//; s/\.L[A-Z_]*[0-9]+(_[0-9]+)?/.L/g; /^\t*\.(L|size|p2align|quad|long|section|text|set)/d' \
-            > "$out/behind${behind:+.with}"
-    done
-    [ $(grep -c '^host_' "$out/behind") = 7 ] && diff "$out/behind" "$out/behind.with"
+    host_code "$out/alone" $1 $2 && host_code "$out/behind" $1 $2 -DBEHIND -DAMP_NO_VECTORS &&
+        [ $(grep -c '^host_' "$out/alone") = 7 ] && diff "$out/alone" "$out/behind"
 }
 for compiler in "$CC" "$CLANG" gcc-11 gcc-13 gcc-14 clang-19; do
     have "$compiler" || continue
@@ -486,9 +489,8 @@ for compiler in "$CC" "$CLANG" gcc-11 gcc-13 gcc-14 clang-19; do
     for flags in -Ofast '-O3 -ffast-math -march=native'; do
         silent "$label $flags: the host has its functions behind amp.h" host_functions "$compiler" "$flags"
     done
-    case $("$compiler" -dM -E -x c /dev/null | grep -c -e __clang__ -e __x86_64__) in 1)
-        try "$label: vector functions of <math.h>, behind amp.h, too" grep -q _ZGV "$out/behind.with" ;;
-    esac
+    is_gcc "$compiler" && [ "$(uname -m)" = x86_64 ] &&
+        try "$label: vector functions of <math.h>, behind amp.h, too" grep -q _ZGV "$out/behind"
 done
 
 # Each clang there is: what their optimizers take for a comparison of floats differs.
