@@ -1,4 +1,4 @@
-/* amp.h - v0.7.0 - automatic mixed precision for training loops in C and CUDA
+/* amp.h - v0.9.0 (in development) - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
    The shortest program that trains faster: a layer in bf16, everything stored in fp32. It prints
@@ -247,58 +247,47 @@
             named in History by a release in which it still works. Sizes and members marked private
             may change with any release: compile all units that share an object with one header.
             Before 1.0 files, presets and bits of steps hold already; names may change, and History
-            says what to write instead. A compiler sees each change but one: NULL in rebind_all, in
-            0.7.0. Experimental until a GPU has run them: amp_kernels.cu, amp_cuda_* and what is
-            summed by cuBLAS (names and meanings hold; speed is not known).
+            says what to write instead. A compiler sees each change but two: NULL in rebind_all, in
+            0.7.0, and moments of shards, in 0.9.0. Experimental until a GPU has run them:
+            amp_kernels.cu, amp_cuda_* and what is summed by cuBLAS (names and meanings hold; speed
+            is not known).
 
    >>history
+       0.9.0  New: AMP_PRESET_NONE: no loss scale, in place of STATIC with an init_scale of 1; its
+              files are those of STATIC. In a report: the scaler, the type of each gradient, and how
+              many weights are not finite.
+              In code for 0.7.0 change:
+                  amp_optimizer_advice          amp_report_advice, with its codes, of
+                                                examples/amp_report.h
+                  amp_scaler_unscale(s, x,      amp_scaler_unscale(s, x, x,
+                  amp_scaler_unscale_to         amp_scaler_unscale, as it was
+                  amp_scaler_scale_loss(s, x)   x * s->scale
+                  amp_scaler_step(s, f, user)   if (!s->found_inf) f(user)
+                  amp_stats, amp_desc_from_env  amp_grad_stats, amp_optimizer_desc_from_env
+                  moment1, moment2 in shards    this rank's range, as amp_optimizer_moments gives it
+              Repairs that your program may notice: behind amp.h an -Ofast host in C has its macros,
+              and so the vector functions of <math.h>. desc.problem is written by each call that
+              returns a result; no error is without a text. An init that is refused leaves a zeroed
+              object. AMP_DTYPE=fp16 and AMP_ENABLE=1 over fp32 without a scale scale the loss;
+              AMP_ENABLE=0 works over desc.storage; a wrong AMP_DTYPE is AMP_ERROR_INVALID_CONFIG of
+              a session, too. Overlapping arrays of amp_scaler_unscale are refused. With AMP_CBLAS on
+              Apple a scope leaves fp32 products to Accelerate.
+              Repairs of files: a number that no run can have, padding, or bytes behind the end are
+              AMP_ERROR_CORRUPT, and no save writes such a number; sets at steps of 9e15 and more;
+              a set over files of another version; a chain of 40 symbolic links is saved; a report
+              on another number of ranks is the one with most overflows; carry after a load.
+              Other repairs: casts of a session read nothing between rows or matrices, and its
+              memory as the manual has it is enough; a prepare that is refused writes to no model; a
+              rank whose sum_fn fails in a save tells the others; aarch64_be is plain C; the least
+              momentum has its moment where subnormals count as 0. Tensors below four chunks are
+              one thread's.
        0.7.0  New: BFMMLA, the tier "neon_bf16": where AArch64 has it (Linux, macOS), products of
-              bf16 have other bits, unless amp_cpu_force_tier("neon") is called.
-              In code for 0.6.0 change:
-                  amp_optimizer_adamw, _sgd, _lion(opt, lr)  amp_optimizer_step(opt, lr)
-                  amp_optimizer_step(opt)       amp_optimizer_step_graph(opt), of a captured step
-                  amp_optimizer_report_table    amp_report_table of examples/amp_report.h
-                  amp_optimizer_report_json     amp_report_json, to a FILE, with a count of yours
-                  amp_advice.text               amp_report_sentence
-                  AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights; codes
-                                                from AMP_ADVICE_STUCK on are one more
-                  headroom of 255               AMP_HEADROOM_UNBOUNDED, by name
-                  (to get moments out           amp_optimizer_moments)
-                  (fp32 masters, moments less)  amp_storage {F32, BF16} and {F32, 8BIT}
-                  amp_autocast_dtype(op         (NULL, op; amp_autocast_dtype_in(ac, op: without _in
-                  amp_optimizer_found_inf_ptr   amp_optimizer_gate: skip; to write: ..._scaler
-                  amp_backend.max_blocks, .block_size  gone
-                  amp_ranks.order, AMP_ORDER_*  gone: gradients are added as a tree
-                  amp_cache_add(&s.cache, ...   amp_session_add(&s, ...; likewise _add_optimizer,
-                                                _changed, _check; s.cache.misses: s.misses
-                  amp_cache_remove(&c, w)       amp_session_add(&s, w, 0)
-                  amp_cache_init, _free         amp_session_start, amp_session_end
-                  amp_autocast.cache            private: that of amp_session.autocast has one
-                  desc.reduce_fn, .reduce_user, desc.ranks: .sum_fn, .user and .whole (sums: norm2)
-                  amp_reduce_fn
-                  amp_optimizer_lr_ptr          as it was, of an optimizer that is not const
-                  NULL in rebind_all's grads    AMP_NO_GRAD: NULL leaves a gradient, as in rebind
-                  amp_autocast_unmatched        gone: lines of amp_autocast_dump tell it
-                  amp_cuda_scaler_check(s, x,   amp_cuda_scaler_unscale(s, NULL, x,
-                  amp_cuda_scaler_unscale(s, x, (s, x, x,
-                  amp_cuda_scaler_unscale_to    amp_cuda_scaler_unscale, as it was
-                  AMP_FORMAT_KAHAN, "kahan"     gone: SPLIT is exact in the same bytes, 24BIT takes
-                                                fp16. Its files are AMP_ERROR_MISMATCH
-              State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
-              of two runs, saved before step 1, are no set any more. tests/vectors/state-file.md
-              specifies them, for readers in other languages. A set that is saved again in its step
-              survives where rank 0 does not find path. On a GPU storage formats of 8 bits take a
-              fifth fewer instructions, and a moment of 0 no call; AMP_NO_EARLY_LAUNCH is new.
-              Repairs: a file that tells of a body which is no multiple of 8 bytes is
-              AMP_ERROR_CORRUPT (0.6.0 read beyond its buffer); fp16 by AMP_POLICY in a session
-              where bf16 pays has a loss scale; an AMP_POLICY of blanks is none; AMP_NO_GRAD in
-              add is refused; errno of a save where ranks meet; a step or a refresh that is
-              refused to shards is refused to ranks without elements, too; desc.problem tells an
-              index of no tensor (amp_optimizer_accumulate left an older text there); programs
-              with _POSIX_C_SOURCE below 200112 and clang; on 32-bit ARM the bits of a step in an
-              -Ofast link, and warnings of clang; spike_norm and spike_z skip a norm that is not
-              finite where clang 19 compiles with -ffast-math, too. Examples say why a disk takes
-              no state, and report.c then leaves the older page.
+              bf16 have other bits, unless amp_cpu_force_tier("neon") is called. One name for the
+              fused steps, text of reports in examples/amp_report.h, the weight cache in the
+              session. State files have version 6, which 0.6.0 refuses as newer; older ones are
+              read, but for those of AMP_FORMAT_KAHAN. tests/vectors/state-file.md specifies them.
+              On a GPU storage formats of 8 bits take a fifth fewer instructions. (Its own History
+              has a line for each name of 0.6.0 that it changed.)
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
@@ -321,7 +310,7 @@
        0.1.0  conversions, scaler, optimizer wrap, fused AdamW and SGD, clipping, gemm */
 
 #define AMP_VERSION_MAJOR 0
-#define AMP_VERSION_MINOR 7
+#define AMP_VERSION_MINOR 9
 #define AMP_VERSION_PATCH 0
 
 #ifndef AMP_H_INCLUDED
@@ -396,7 +385,7 @@ typedef enum amp_result {
    begin_step has told. It must outlive the object; one thread. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
-/* A sentence for a result, never NULL; the version that is linked, "0.7.0". */
+/* A sentence for a result, never NULL; the version that is linked, "0.9.0". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };
@@ -614,14 +603,14 @@ typedef struct amp_status {
 } amp_status;
 
 /* What the last check saw in one gradient, still scaled. */
-typedef struct amp_stats {
+typedef struct amp_grad_stats {
     uint64_t nonfinite;       /* elements that are inf or NaN */
     uint64_t nan;             /* elements that are NaN        */
     uint64_t first_nonfinite; /* index of the first, or n     */
     uint64_t zeros;           /* elements that are 0 or -0    */
     float    max_finite;      /* largest finite magnitude     */
     uint32_t bad_row;         /* >>api sparse: 1 + the first bad place in rows; 0: none */
-} amp_stats;
+} amp_grad_stats;
 
 /* Declare one, zeroed or not, and call amp_optimizer_init: again only after amp_optimizer_free. It
    may be moved, but not while a session knows it. */
@@ -662,7 +651,7 @@ AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr);
 
 /* What the last step did, and what it saw in gradient i. They wait for the backend. */
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
-AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
+AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 
 /* Release all memory. Safe when zeroed, after an init that was refused, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
@@ -706,8 +695,8 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
    desc.storage that need a copy of another type are fp32, with the same moments, and the same
    files load; amp_tensor.storage is yours to change. Capitals, underscores and blanks do not
    matter. AMP_ERROR_INVALID_CONFIG: *variable and *value (or NULL) name what cannot be read. */
-AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
-                                     const char **variable, const char **value);
+AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
+                                               const char **variable, const char **value);
 #endif /* AMP_NO_STDLIB */
 
 /* ------------------------------------------------------------------ >>api  gemm */
@@ -975,7 +964,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    A check adds what belongs to one row, in fp32: each 64 entries that it has, in their order,
    then these sums in order. The sums, rows ascending, count as the elements of a tensor. A count
    above max_rows, or a row that is not in the tensor, skips the step as an overflow does, also
-   where the scaler is disabled; amp_stats.bad_row tells.
+   where the scaler is disabled; amp_grad_stats.bad_row tells.
 
    The update is lazy: weight, moments and model copy change in rows that are there, with the
    bias corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the
@@ -1067,7 +1056,7 @@ typedef struct amp_report {
 typedef struct amp_tensor_report {
     const char *name;
     uint64_t    n;
-    amp_stats   stats;           /* of the last step                                              */
+    amp_grad_stats stats;        /* of the last step                                              */
     amp_dtype   grad_type;       /* AMP_F32 where there is no gradient                            */
     int         headroom;
     uint64_t    overflows, nans; /* iterations whose gradient was not finite, and held a NaN      */
@@ -1327,12 +1316,12 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
    Products on another stream than backend's stay in fp32. Low is fp16; but without a cache bf16
    where amp_capability_of says that it pays, with a scale of 1 unless desc sets something (all
    zero is as NULL). AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY change it, with the
-   errors of amp_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale gradients
-   (if they carry momentum: amp_scaler_unscale), step unless scaler->found_inf, update the scaler,
-   and call amp_session_changed. A loop's own Adam is at step scaler->good + 1. Ending restores
-   the previous autocast: end sessions in the reverse order. Zero *session before its first start;
-   do not move it while it runs. AMP_ERROR_BAD_STATE if it does, also below another one or in
-   another thread. */
+   errors of amp_optimizer_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale
+   gradients (if they carry momentum: amp_scaler_unscale), step unless scaler->found_inf, update
+   the scaler, and call amp_session_changed. A loop's own Adam is at step scaler->good + 1. Ending
+   restores the previous autocast: end sessions in the reverse order. Zero *session before its
+   first start; do not move it while it runs. AMP_ERROR_BAD_STATE if it does, also below another
+   one or in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
                                      size_t num_bytes, const amp_allocator *allocator,
                                      const amp_scaler_desc *desc);
@@ -2150,7 +2139,7 @@ typedef struct ampi_slot {
     uint32_t  in_place;    /* unscaled is grad                          */
     float     lr_scale, weight_decay;
     ampi_overflows overflows; /* for a report                           */
-    amp_stats stats;
+    amp_grad_stats stats;
     ampi_tally tally;
     uint32_t   arrived;    /* chunks whose tally has been collected     */
 } ampi_slot;
@@ -4225,7 +4214,7 @@ typedef struct ampi_rows_hooks {
     /* a step: add up rows, in front of their check; move these rows; which element is a sum's? */
     void       (*sum)(const amp_plan *plan, ampi_slot *slot);
     void       (*step)(const amp_plan *plan, const ampi_slot *slot);
-    amp_result (*stats)(const amp_optimizer *opt, int i, amp_stats *stats);
+    amp_result (*stats)(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 } ampi_rows_hooks;
 typedef struct ampi_report_hooks {
     amp_result (*ok)(const amp_optimizer_desc *d);
@@ -5301,7 +5290,7 @@ static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, s
 /* For a chunk that needs care: elements that are not finite are counted and add nothing to the
    sum; magnitudes are rescaled before they are squared. */
 static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float rescale,
-                                 amp_stats *stats) {
+                                 amp_grad_stats *stats) {
     float    lanes[AMPI_LANES] = {0};
     uint32_t max = 0;
     size_t   i;
@@ -5325,7 +5314,7 @@ static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float 
 
 /* Statistics and sum of squares of a chunk, in the canonical order. */
 static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size_t n,
-                                             amp_stats *stats) {
+                                             amp_grad_stats *stats) {
     float    room[AMPI_LANES + 16] = {0}, sum;
     float   *lanes = room + ampi_head(room, sizeof *room, 16);
     uint32_t max;
@@ -5379,7 +5368,7 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
         const size_t   i  = (size_t)c * AMPI_CHUNK, n = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
         const void    *x  = ampi_at(slot->grad, type, i);
         uint32_t       max;
-        amp_stats      seen;
+        amp_grad_stats seen;
         AMPI_IEEE(sums[c] = ampi_check_chunk(x, type, n, &seen));
         if (histogram) AMPI_IEEE(ampi_with_report()->grads(histogram, x, type, n));
         max = ampi_load_u32(&seen.max_finite, 0);
@@ -5778,14 +5767,14 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
 }
 
 /* Which element of the tensor is that of a rank's shard, or of the sums of its rows? */
-static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stats *stats) {
+static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     const ampi_slot *s = &opt->plan->host_slots[i];
     stats->first_nonfinite += s->first;
     if (!stats->nonfinite) stats->first_nonfinite = ampi_tensor(opt, i)->n;
     return stats->nonfinite && s->sparse ? ampi_with_rows()->stats(opt, i, stats) : AMP_OK;
 }
 
-AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats) {
+AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     if (!stats) return ampi_missing(opt->desc.problem, "stats");
     AMPI_TRY(ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats));
@@ -6981,8 +6970,8 @@ static AMPI_NOINLINE const char *ampi_env_choose(amp_optimizer_desc *d, const ch
     return NULL;
 }
 
-AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **variable,
-                                     const char **value) {
+AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
+                                               const char **variable, const char **value) {
     amp_optimizer_desc d;
     const char        *wrong, *must;
     if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
@@ -8252,7 +8241,7 @@ static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena
 }
 
 /* Which element of the tensor is that of the sums? */
-static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_stats *stats) {
+static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     const ampi_sparse *s = opt->plan->host_sparse;
     uint32_t           row;
     while (s->slot != (uint32_t)i) s++;
@@ -8651,7 +8640,7 @@ static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t 
     const amp_dtype  type = ampi_is_coded(&slot->master) ? slot->model_type : AMP_F32;
     const void      *x    = type == AMP_F32 ? slot->master.data : slot->model;
     unsigned char    piece[4 * AMPI_PIECE];
-    amp_stats        stats;
+    amp_grad_stats   stats;
     size_t           i, n;
     for (i = 0; i < slot->n; i += n) {
         n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
@@ -9151,7 +9140,7 @@ static amp_result ampi_session_ok(const amp_session *session, const amp_backend 
 static amp_result ampi_session_policy(amp_optimizer_desc d, amp_autocast *ac) {
     const char *text   = NULL;
     size_t      at     = 0;
-    amp_result  result = amp_desc_from_env(&d, NULL, NULL);
+    amp_result  result = amp_optimizer_desc_from_env(&d, NULL, NULL);
     if (result != AMP_OK) return result;
     result = amp_autocast_from_env(ac, &text, &at);
     if (result != AMP_OK)
@@ -9184,7 +9173,7 @@ static amp_result ampi_session_settings(const amp_scaler_desc *desc, int on_cpu,
     if (desc) AMPI_IEEE(untouched = ampi_untouched(desc));
     if (!untouched) d.scaler = *desc;
 #ifndef AMP_NO_STDLIB
-    AMPI_TRY(amp_desc_from_env(&d, NULL, NULL));
+    AMPI_TRY(amp_optimizer_desc_from_env(&d, NULL, NULL));
 #endif
     return amp_scaler_init(scaler, &d.scaler);
 }

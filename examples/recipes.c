@@ -277,7 +277,7 @@ static void recipe_e(void) {
 static amp_optimizer_desc settings(void) {
     amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW};
     const char        *variable, *value;
-    if (amp_desc_from_env(&desc, &variable, &value) == AMP_OK) return desc;
+    if (amp_optimizer_desc_from_env(&desc, &variable, &value) == AMP_OK) return desc;
     misread(variable, "cannot be read", value, 0, words_of(variable));
     return desc;
 }

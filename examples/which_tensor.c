@@ -52,7 +52,7 @@ static float forward_backward(const amp_optimizer *opt, int step) {
 static void print_table(const amp_optimizer *opt, char *found) {
     puts("  tensor          first   is   largest finite   zeros");
     for (int t = 0; t < 3; t++) {
-        amp_stats s;
+        amp_grad_stats s;
         char      at[24] = "-     -";
         amp_optimizer_stats(opt, t, &s);
         if (s.nonfinite) sprintf(at, "%u   %s", (unsigned)s.first_nonfinite, s.nan ? "NaN" : "inf");

@@ -167,7 +167,7 @@ TEST(when, "contract: prepare is the only allocation; add allocates only beyond 
         amp_optimizer_desc desc = heap_desc(kinds[k]);
         amp_optimizer      opt;
         amp_status         status;
-        amp_stats          stats;
+        amp_grad_stats          stats;
         amp_tensor         t;
         int                calls, step;
         size_t             i;
@@ -257,7 +257,7 @@ TEST(any_memory, "contract: memory from the allocator may hold anything") {
             int                give_up = 0, step;
             amp_optimizer      opt;
             amp_status         status;
-            amp_stats          stats;
+            amp_grad_stats          stats;
             the_heap.poison = poisons[p];
             reset_tensors();
             CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
@@ -498,7 +498,7 @@ static uint64_t life(amp_kind kind, wrapped *w, const amp_backend *b, int *half)
     CHECK_EQ_INT(w->live, b && b->functions->alloc_fn);
     for (step = 0; step < 3; step++) {
         amp_status status;
-        amp_stats  stats;
+        amp_grad_stats  stats;
         if (amp_optimizer_loss_scale(&opt) < 1.0f) { /* 0: the only sign of an error here */
             CHECK(errors++ == 0);
             CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), 65536.0f);

@@ -146,7 +146,7 @@ static void optimizers(int offset) {
         amp_optimizer_desc d;
         amp_tensor         tensor;
         amp_status         status;
-        amp_stats          stats;
+        amp_grad_stats          stats;
         unsigned char     *w = (unsigned char *)array(0, offset);
         unsigned char     *g = (unsigned char *)array(1, offset ^ 1);
         const size_t       gsize = amp_dtype_size(set->grad);

@@ -731,7 +731,7 @@ static void compare(twins *t) {
     t->nan_ok |= computed_nan(t);
     amp_optimizer *cpu = &t->opt[CPU], *dev = &t->opt[DEV];
     amp_status     status[2];
-    amp_stats      stats[2];
+    amp_grad_stats      stats[2];
     memset(status, 0, sizeof status);
     for (int side = CPU; side <= DEV; side++) {
         OK(amp_optimizer_status(&t->opt[side], &status[side]));
@@ -781,7 +781,7 @@ static void compare(twins *t) {
         OK(amp_optimizer_stats(cpu, i, &stats[CPU]));
         stats[DEV] = s.stats;
         if (i < 3) OK(amp_optimizer_stats(dev, i, &stats[DEV]));
-        same_bytes(t, "stats", &stats[CPU], &stats[DEV], offsetof(amp_stats, max_finite) + 4, -1);
+        same_bytes(t, "stats", &stats[CPU], &stats[DEV], offsetof(amp_grad_stats, max_finite) + 4, -1);
         if (c->model)
             same_bytes(t, "model", c->model, from_device(d->model, n * size_of((int)c->model_type)),
                        n * size_of((int)c->model_type), (int)c->model_type);
@@ -1195,7 +1195,7 @@ static void step_with(int type, size_t n, const uint32_t *bits, const size_t *pl
     step_on_cpu(t);
     step_on_device(t);
     for (int i = 0; i < count; i++) {
-        amp_stats s;
+        amp_grad_stats s;
         OK(amp_optimizer_stats(&t->opt[CPU], i, &s));
         CHECK_EQ_U64(s.nonfinite, 1);
         CHECK_EQ_U64(s.first_nonfinite, place[i]);
@@ -1537,12 +1537,12 @@ static void compare_shard(shard *s) {
     for (int i = 0; i < SHARDED; i++) {
         const size_t type  = i == 1 ? 4 : size_of((int)s->opt[CPU].desc.dtype);
         const size_t bytes = shard_sizes[i] * type;
-        amp_stats    stats[2];
+        amp_grad_stats    stats[2];
         CHECK_MEM(amp_optimizer_model(&s->opt[CPU], i),
                   from_device(amp_optimizer_model(&s->opt[DEV], i), bytes), bytes);
         OK(amp_optimizer_stats(&s->opt[CPU], i, &stats[CPU]));
         OK(amp_optimizer_stats(&s->opt[DEV], i, &stats[DEV]));
-        CHECK_MEM(&stats[CPU], &stats[DEV], offsetof(amp_stats, max_finite) + 4);
+        CHECK_MEM(&stats[CPU], &stats[DEV], offsetof(amp_grad_stats, max_finite) + 4);
     }
 }
 
@@ -1759,7 +1759,7 @@ static void compare_tables(amp_optimizer *opt, const table *tables) {
     for (int i = 0; i < TABLES; i++) {
         const size_t bytes =
             (size_t)tables[i].rows * tables[i].length * size_of((int)opt[CPU].desc.dtype);
-        amp_stats stats[2];
+        amp_grad_stats stats[2];
         uint32_t  count;
         for (int side = CPU; side <= DEV; side++)
             OK(amp_optimizer_stats(&opt[side], i, &stats[side]));
@@ -1920,7 +1920,7 @@ TEST(rows_not_there, "amp.h sparse: a row that is not there skips where the scal
         amp_optimizer      opt;
         amp_backend        backend;
         amp_tensor         t;
-        amp_stats          stats;
+        amp_grad_stats          stats;
         amp_status         status;
         memset(&desc, 0, sizeof desc);
         memset(&t, 0, sizeof t);
@@ -2076,7 +2076,7 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
         twins          *t = &pair;
         amp_optimizer   more;
         amp_status      status;
-        amp_stats       stats;
+        amp_grad_stats       stats;
         cudaGraphExec_t exec;
         tape           *f = &tapes[CPU];
         base              = any_setup(kind, r);
@@ -3213,9 +3213,9 @@ static __global__ void count_differing(const uint32_t *a, const uint32_t *b, uin
 }
 
 /* Of the statistics: all but the four bytes behind the last member. */
-static __global__ void count_other_stats(const ampi_slot *slots, const amp_stats *expected,
+static __global__ void count_other_stats(const ampi_slot *slots, const amp_grad_stats *expected,
                                          uint64_t count, uint32_t *differing) {
-    enum { WORDS = (offsetof(amp_stats, max_finite) + 4) / 4 };
+    enum { WORDS = (offsetof(amp_grad_stats, max_finite) + 4) / 4 };
     const uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     const uint32_t *a = (const uint32_t *)&slots[i].stats, *b = (const uint32_t *)&expected[i];
@@ -3236,7 +3236,7 @@ struct grids {
     float        *weights[2], *first; /* what they were before the step */
     image         images[3];          /* control, weights, model copies */
     ampi_control  control;            /* of the CPU, before the step */
-    amp_stats    *stats[2];
+    amp_grad_stats    *stats[2];
     uint32_t     *differing;
 };
 
@@ -3262,8 +3262,8 @@ static void start_grids(grids *g, int count, dice &r) {
     }
     g->n       = whole.n;
     g->first   = (float *)fresh(4 * g->n);
-    g->stats[CPU] = (amp_stats *)fresh((size_t)count * sizeof(amp_stats));
-    g->stats[DEV] = (amp_stats *)(void *)on_device((size_t)count * sizeof(amp_stats));
+    g->stats[CPU] = (amp_grad_stats *)fresh((size_t)count * sizeof(amp_grad_stats));
+    g->stats[DEV] = (amp_grad_stats *)(void *)on_device((size_t)count * sizeof(amp_grad_stats));
     g->differing  = (uint32_t *)(void *)on_device(4);
     set_bytes(g->differing, 0, 4);
     fill((unsigned char *)g->first, AMP_F32, g->n, NORMAL, r);
@@ -3301,7 +3301,7 @@ static void expect(grids *g, bool overflow, dice &r) {
     *opt->plan->control = g->control;
     OK(amp_optimizer_step_graph(opt));
     for (int i = 0; i < g->count; i++) OK(amp_optimizer_stats(opt, i, &g->stats[CPU][i]));
-    upload(g->stats[DEV], g->stats[CPU], (size_t)g->count * sizeof(amp_stats));
+    upload(g->stats[DEV], g->stats[CPU], (size_t)g->count * sizeof(amp_grad_stats));
     image_of(&g->images[0], g->opt[DEV].plan->control, &g->control, opt->plan->control,
              sizeof(ampi_control));
     image_of(&g->images[1], g->weights[DEV], g->first, g->weights[CPU], 4 * g->n);
@@ -3321,7 +3321,7 @@ static void step_in_grid(grids *g, int blocks, int width) {
         launch(count_differing, 64, 256, main_stream, (const uint32_t *)m.live,
                (const uint32_t *)(void *)m.after, m.size / 4, g->differing);
     launch(count_other_stats, (unsigned)g->count / 64 + 1, 64, main_stream, opt->plan->slots,
-           (const amp_stats *)g->stats[DEV], (uint64_t)g->count, g->differing);
+           (const amp_grad_stats *)g->stats[DEV], (uint64_t)g->count, g->differing);
 }
 
 static void finish_grids(grids *g) {
@@ -3900,7 +3900,7 @@ static amp_result attempt(twins *t, int operation) {
     amp_optimizer   *opt = &t->opt[DEV];
     const amp_tensor x   = tensor_of(t, 0, DEV);
     amp_status       status;
-    amp_stats        stats;
+    amp_grad_stats        stats;
     bool             goes;
     switch (operation) {
     case PREPARE: return prepare_scaled(opt);

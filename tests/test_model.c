@@ -476,7 +476,7 @@ static void observe_tensor(body *b, int i) {
     amp_optimizer     *o = &b->opt, *twin = w.two && !m_plain(t) ? &w.bodies[w.ranks].opt : NULL;
     const int type = t->has_model ? t->model_type : (int)AMP_F32, has = t->learns * m->moments;
     size_t             first, n;
-    amp_stats          stats;
+    amp_grad_stats          stats;
     float              moment[2][MAX_E], twins[2][MAX_E];
     int                k, own;
     amp_optimizer_range(o, i, &first, &n);

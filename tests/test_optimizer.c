@@ -1240,7 +1240,7 @@ static void skip_at(rig *r, size_t tensor, size_t index, int pattern) {
     const amp_tensor *t     = &r->tensor[tensor];
     const uint32_t    saved = load_bits(t->grad, t->grad_type, index);
     const uint64_t    before = state_digest(r), skipped = status_of(r).skipped;
-    amp_stats         stats;
+    amp_grad_stats         stats;
     store_bits(t->grad, t->grad_type, index, patterns[t->grad_type][pattern]);
     CHECK(!rig_step(r, 0.1f));
     CHECK_EQ_U64(state_digest(r), before);
@@ -1366,7 +1366,7 @@ TEST(more_than_2_32, "law 11: of a tensor of more than 2^32 elements the last on
     amp_optimizer_desc desc;
     amp_optimizer      opt;
     amp_tensor         t;
-    amp_stats          stats;
+    amp_grad_stats          stats;
     amp_status         status;
     size_t             i;
     if (test_state.quick) SKIP("takes seconds, under sanitizers a minute: not in quick runs");
@@ -1412,7 +1412,7 @@ TEST(stats_exact, "manual: statistics of a gradient: nonfinite, nan, first_nonfi
     for (type = AMP_F32; type <= AMP_BF16; type++) {
         static const uint32_t minus_zero[3] = {0x80000000u, 0x8000u, 0x8000u};
         amp_optimizer_desc    desc = kind_desc(1);
-        amp_stats             stats;
+        amp_grad_stats             stats;
         rig                   r;
         size_t                j;
         void                 *g;
@@ -1472,7 +1472,7 @@ TEST(product_checked, "law 5: a scale below one must not let an infinity through
         store(r.tensor[0].grad, AMP_F32, 8, -1e38f); /* times 4: infinite */
         CHECK_EQ_INT(rig_step(&r, 0.1f), presets[k] == AMP_PRESET_TORCH);
         if (presets[k] != AMP_PRESET_TORCH) {
-            amp_stats stats;
+            amp_grad_stats stats;
             CHECK_EQ_U64(state_digest(&r), before);
             CHECK_EQ_INT(status_of(&r).found_inf, 1);
             CHECK_EQ_INT(amp_optimizer_stats(&r.opt, 0, &stats), AMP_OK);
@@ -2115,7 +2115,7 @@ TEST(uninitialized, "law 16: a zeroed object and NULL are answered, not followed
     amp_optimizer opt;
     amp_tensor    t = {0};
     amp_status    status;
-    amp_stats     stats;
+    amp_grad_stats     stats;
     memset(&opt, 0, sizeof opt);
     CHECK_EQ_INT(amp_optimizer_init(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_add(NULL, &t), AMP_ERROR_INVALID_ARGUMENT);
@@ -2236,7 +2236,7 @@ TEST(bad_tensor, "law 9: a tensor with a bad field is not added") {
     amp_tensor         good, t;
     float              w[4] = {1, 2, 3, 4}, g[4] = {0, 0, 0, 0};
     amp_f16            h[4];
-    amp_stats          stats;
+    amp_grad_stats          stats;
     size_t             k;
     memset(&good, 0, sizeof good);
     memset(h, 0, sizeof h);
@@ -2549,7 +2549,7 @@ TEST(unscaled_loss, "law 17: where nobody has asked for the loss scale, no step 
                 char               why[AMP_PROBLEM_SIZE];
                 amp_optimizer_desc desc;
                 amp_optimizer      opt[2];
-                amp_stats          stats;
+                amp_grad_stats          stats;
                 int                k;
                 memset(&desc, 0, sizeof desc);
                 desc.dtype     = (amp_dtype)type;
@@ -2644,7 +2644,7 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
                 if (way == ENV_SCALE) setenv("AMP_LOSS_SCALE", "1024", 1);
                 else setenv("AMP_DTYPE", way == ENV_BF16 ? "bf16" : "fp16", 1);
                 desc.dtype = way == ENV_NO_SCALE ? AMP_F32 : AMP_BF16;
-                CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
                 unsetenv("AMP_LOSS_SCALE");
                 unsetenv("AMP_DTYPE");
             }
@@ -2748,7 +2748,7 @@ TEST(stays_away, "contract: AMP_NO_GRAD in rebind or rebind_all leaves its tenso
         rig                r;
         void              *grads[2];
         float              before[40];
-        amp_stats          stats;
+        amp_grad_stats          stats;
         rig_begin(&r, 2);
         rig_tensor(&r, 0, 40, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
         rig_tensor(&r, 1, 40, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
@@ -3424,7 +3424,7 @@ TEST(every_call_tells, "promises: each call that returns an amp_result writes de
     amp_optimizer      opt, poor;
     amp_tensor         t = {0};
     amp_status         status;
-    amp_stats          stats;
+    amp_grad_stats          stats;
     amp_report         report;
     amp_tensor_report  of_one;
     amp_iteration      history[2];

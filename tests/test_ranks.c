@@ -884,7 +884,7 @@ TEST(nothing_written, "law 9: where prepare tells MISMATCH, it has written to no
 
 TEST(which_element, "amp.h ranks: the stats of a rank are those of its part, with the index in the "
                     "whole tensor") {
-    amp_stats stats;
+    amp_grad_stats stats;
     int       r, found = 0;
     task.type    = AMP_F16;
     task.micro   = 6;

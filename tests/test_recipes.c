@@ -506,7 +506,7 @@ TEST(from_environment, "recipe f: one desc from the environment serves several r
     unsetenv("AMP_ENABLE");
     setenv("AMP_DTYPE", "bf16", 1);
     setenv("AMP_LOSS_SCALE", "256", 1);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, &value), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, &variable, &value), AMP_OK);
     run_start(&a, &desc, AMP_F32);
     run_start(&b, &desc, AMP_F32);
     for (k = 0; k < 20; k++) one_iteration(&a, 1, k);
@@ -519,7 +519,7 @@ TEST(from_environment, "recipe f: one desc from the environment serves several r
     amp_optimizer_free(&b.opt);
     setenv("AMP_LOSS_SCALE", "12abc", 1);
     before = desc;
-    CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, &value), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, &variable, &value), AMP_ERROR_INVALID_CONFIG);
     CHECK(strcmp(variable, "AMP_LOSS_SCALE") == 0 && strcmp(value, "12abc") == 0);
     CHECK_MEM(&desc, &before, sizeof desc);
     unsetenv("AMP_DTYPE");

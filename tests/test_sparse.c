@@ -94,7 +94,7 @@ static void permute(uint32_t *rows) {
 static void same_state(const rig *a, const rig *b) {
     const ampi_slot *s = &a->opt.plan->host_slots[0], *t = &b->opt.plan->host_slots[0];
     amp_status       x, y;
-    amp_stats        p, q;
+    amp_grad_stats        p, q;
     CHECK_EQ_INT(amp_optimizer_status(&a->opt, &x), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_status(&b->opt, &y), AMP_OK);
     CHECK_EQ_F64(x.norm, y.norm);
@@ -312,7 +312,7 @@ TEST(sums_beyond_fp16, "amp.h sparse: sums may be beyond fp16") {
 
 TEST(statistics, "amp.h sparse: non-finite elements are named by their index in the tensor") {
     amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
-    amp_stats          stats;
+    amp_grad_stats          stats;
     amp_status         status;
     start(&one, &desc, AMP_BF16, 1);
     random_values(&one, AMP_BF16, 4);
@@ -342,7 +342,7 @@ TEST(statistics, "amp.h sparse: non-finite elements are named by their index in 
 TEST(bad_rows, "amp.h sparse: a row that is not there, or too many, skips the step and is named") {
     amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
     static float       before[N];
-    amp_stats          stats;
+    amp_grad_stats          stats;
     amp_status         status;
     uint32_t           i;
     int                which;
@@ -382,7 +382,7 @@ TEST(never_stepped_on, "amp.h sparse: a row that is not there skips where the sc
         uint32_t   rows[2]  = {1, 3}, count = 2; /* of both */
         amp_rows   few;
         amp_tensor t;
-        amp_stats  stats;
+        amp_grad_stats  stats;
         amp_status status;
         size_t     i;
         for (i = 0; i < 5000; i++) values[0][i] = values[1][i] = 1.0f;
@@ -586,7 +586,7 @@ TEST(table_beyond_2_32, "law 11: a row more than 2^32 elements behind the first 
     static const uint32_t rows[3] = {WIDE + 1, 2, WIDE + 1};
     const size_t          length = WIDE, n = (length + 2) * length;
     float                *table = (float *)huge_zeros(4 * n);
-    amp_stats             stats;
+    amp_grad_stats             stats;
     size_t                i;
     if (!table) SKIP(HUGE_WHY);
     for (i = 0; i < 3 * WIDE; i++) values[i] = (float)(int)(1 + i / WIDE); /* 1, 2, 3 */

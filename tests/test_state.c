@@ -3049,7 +3049,7 @@ TEST(env_all, "manual: AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE, each unset or w
         const char        *variable = "untouched", *value = "untouched";
         if (e == 1 && t > 1) continue; /* env_off, below */
         env_set(enables[e], dtypes[t], scales[s]);
-        CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, &value), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, &variable, &value), AMP_OK);
         if (e > 0) want.scaler.disabled = e == 1;
         if (e == 1) want.dtype = AMP_F32; /* and nobody reads the others */
         if (e != 1 && t > 0) want.dtype = types[t];
@@ -3084,7 +3084,7 @@ TEST(env_off, "manual: AMP_ENABLE=0 is fp32, scaler disabled, also beside AMP_DT
         for (t = 0; t < 2; t++) {
             amp_optimizer_desc desc = base_desc(base);
             env_set("0", dtypes[t], NULL);
-            CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
             CHECK_EQ_INT(desc.dtype, AMP_F32);
             CHECK(desc.scaler.disabled);
         }
@@ -3099,7 +3099,7 @@ static void env_optimizer(amp_optimizer *opt, amp_optimizer_desc *desc, const am
     desc->kind    = AMP_KIND_ADAMW;
     desc->storage = storage;
     t.n = 64, t.weight = w, t.grad = g;
-    CHECK_EQ_INT(amp_desc_from_env(desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(desc, NULL, NULL), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_init(opt, desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
@@ -3152,14 +3152,14 @@ TEST(env_keeps_storage, "manual: desc.storage stays where no type changes, and w
     size_t             i;
     desc.storage = &storages[SPLIT]; /* models may be the program's own */
     env_set("0", NULL, NULL);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK(desc.storage == &storages[SPLIT]);
     for (i = 0; i < sizeof bad / sizeof *bad; i++) {
         amp_optimizer opt;
         desc         = base_desc(5);
         desc.kind    = AMP_KIND_ADAMW;
         desc.storage = &bad[i];
-        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
         CHECK(desc.storage == &bad[i]);
         CHECK(amp_optimizer_init(&opt, &desc) != AMP_OK);
     }
@@ -3182,7 +3182,7 @@ TEST(env_told, "law 19: desc.problem names the variable that cannot be read, wha
     for (i = 0; i < sizeof cases / sizeof *cases; i++) {
         strcpy(why, "an older text");
         env_set(cases[i].enable, cases[i].dtype, cases[i].scale);
-        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL),
+        CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL),
                      cases[i].text[0] ? AMP_ERROR_INVALID_CONFIG : AMP_OK);
         if (strcmp(why, cases[i].text) != 0) test_fail(__FILE__, __LINE__, cases[i].text, why);
         desc         = base_desc(2);
@@ -3191,7 +3191,7 @@ TEST(env_told, "law 19: desc.problem names the variable that cannot be read, wha
     memset(all, 'x', sizeof all - 1); /* longer than there is room for */
     all[sizeof all - 1] = 0;
     env_set(NULL, all, NULL);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_ERROR_INVALID_CONFIG);
     CHECK(strstr(why, "AMP_DTYPE must be fp32, fp16 or bf16, not \"xxx") == why);
     CHECK_EQ_INT(strlen(why), AMP_PROBLEM_SIZE - 1);
     env_set(NULL, NULL, NULL);
@@ -3202,7 +3202,7 @@ TEST(env_dynamic, "manual: dynamic replaces a static scale that DEFAULT could no
     amp_optimizer      opt;
     desc.scaler.init_scale = 1.0e30f;
     env_set(NULL, NULL, "dynamic");
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     amp_optimizer_free(&opt);
     env_set(NULL, NULL, NULL);
@@ -3214,7 +3214,7 @@ TEST(env_static_limits, "manual: AMP_LOSS_SCALE as a number is static: the limit
     desc.scaler.min_scale   = 2.0f;
     desc.scaler.max_scale   = 512.0f;
     env_set(NULL, NULL, "4096");
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_F32(desc.scaler.init_scale, 4096.0f);
     CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_STATIC);
     env_set(NULL, NULL, NULL);
@@ -3226,14 +3226,14 @@ static void unreadable(int which, const char *text) {
     const char              *variable = NULL, *value = NULL;
     if (!HAVE_POSIX && !text[0]) return; /* there, what is empty is not set */
     env_set(which == 0 ? text : "1", which == 1 ? text : "bf16", which == 2 ? text : "1024");
-    CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, &value), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, &variable, &value), AMP_ERROR_INVALID_CONFIG);
     CHECK_MEM(&desc, &before, sizeof desc);
     CHECK(variable && strcmp(variable, variables[which]) == 0);
     CHECK(value && strcmp(value, text) == 0);
     env_set(which == 0 ? text : NULL, which == 1 ? text : NULL, which == 2 ? text : NULL);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_ERROR_INVALID_CONFIG);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, NULL), AMP_ERROR_INVALID_CONFIG);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, &value), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, &variable, NULL), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, &value), AMP_ERROR_INVALID_CONFIG);
     CHECK_MEM(&desc, &before, sizeof desc);
 }
 
@@ -3256,7 +3256,7 @@ TEST(env_unreadable, "manual: a value that cannot be read is AMP_ERROR_INVALID_C
     unreadable(1, "1");
     unreadable(1, "0");
     for (i = 0; i < sizeof numbers / sizeof numbers[0]; i++) unreadable(2, numbers[i]);
-    CHECK_EQ_INT(amp_desc_from_env(NULL, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(NULL, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     env_set(NULL, NULL, NULL);
 }
 
@@ -3286,27 +3286,27 @@ TEST(env_readable, "manual: what people write is understood: capitals, blanks ar
     for (i = 0; i < sizeof types / sizeof types[0]; i++) {
         desc = base_desc(2);
         env_set(NULL, types[i].text, NULL);
-        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
         CHECK_EQ_INT(desc.dtype, types[i].type);
     }
     for (i = 0; i < sizeof scales / sizeof scales[0]; i++) {
         desc = base_desc(2);
         env_set(NULL, NULL, scales[i].text);
-        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
         CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_STATIC);
         CHECK_EQ_F32(desc.scaler.init_scale, scales[i].scale);
     }
     for (i = 0; i < 5; i++) {
         desc = base_desc(3);
         env_set(on[i], NULL, NULL);
-        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
         CHECK_EQ_INT(desc.dtype, AMP_F16);
         CHECK(!desc.scaler.disabled);
     }
     for (i = 0; i < 4; i++) { /* whatever the others say, or fail to say */
         desc = base_desc(2);
         env_set(off[i], "junk", "more junk");
-        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
         CHECK_EQ_INT(desc.dtype, AMP_F32);
         CHECK(desc.scaler.disabled);
     }
@@ -3318,11 +3318,11 @@ TEST(env_readable, "manual: what people write is understood: capitals, blanks ar
         desc.scaler.init_scale = 1e-25f;
         CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
         env_set(NULL, NULL, dynamic[i]);
-        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
         CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
         CHECK_EQ_F32(s.scale, 65536.0f);
         desc                 = base_desc(3); /* nor does it stay disabled */
-        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
         CHECK(!desc.scaler.disabled);
     }
     env_set(NULL, NULL, NULL);
@@ -3334,7 +3334,7 @@ TEST(env_bf16, "manual: bf16 that AMP_DTYPE brings gets a scaler of 1 that does 
     amp_scaler         s;
     int                i;
     env_set(NULL, "bf16", NULL);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
     for (i = 0; i < 3000; i++) {
         s.found_inf = i % 1000 == 0;
@@ -3343,28 +3343,28 @@ TEST(env_bf16, "manual: bf16 that AMP_DTYPE brings gets a scaler of 1 that does 
         CHECK_EQ_F32(s.scale, 1.0f);
     }
     desc = base_desc(2);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_MEGATRON);
     desc = base_desc(0);
     desc.scaler.growth_interval = 5;
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_DEFAULT);
     env_set(NULL, "fp16", NULL); /* where the program has chosen bf16 and a scale of 1 */
     desc = base_desc(1);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_INT(desc.dtype, AMP_F16);
     CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_DEFAULT);
     desc                 = base_desc(1);
     desc.scaler.disabled = 1;
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK(!desc.scaler.disabled);
     desc                   = base_desc(1);
     desc.scaler.init_scale = 512.0f; /* a scale that somebody has thought about */
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_F32(desc.scaler.init_scale, 512.0f);
     env_set(NULL, "bf16", "dynamic");
     desc = base_desc(0);
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_DEFAULT);
     env_set(NULL, NULL, NULL);
 }
@@ -3377,7 +3377,7 @@ TEST(env_locale, "manual: numbers have a point in every locale") {
     while (i < 7 && !setlocale(LC_NUMERIC, names[i])) i++;
     if (i == 7) SKIP("no locale with a decimal comma is installed");
     env_set(NULL, NULL, "0.5");
-    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_F32(desc.scaler.init_scale, 0.5f);
     unreadable(2, "0,5");
     env_set(NULL, NULL, NULL);
@@ -3394,7 +3394,7 @@ static void env_run(void) {
         const uint32_t before = fp_get();
         setenv("AMP_LOSS_SCALE", texts[i], 1);
         memset(&desc, 0, sizeof desc);
-        amp_desc_from_env(&desc, NULL, NULL);
+        amp_optimizer_desc_from_env(&desc, NULL, NULL);
         env_modes_kept += fp_get() >> 6 == before >> 6; /* below are flags */
     }
 }

@@ -90,7 +90,7 @@ static void run(const row *r) {
     switch (r->what) {
     case CAST: amp_cast(r->c, (amp_dtype)r->to, r->a, type, r->n); break;
     case CHECK: amp_scaler_check(&scaler, r->a, type, r->n); break;
-#if AMP_VERSION_MAJOR || AMP_VERSION_MINOR > 7 || AMP_VERSION_PATCH
+#if AT_LEAST(9)
     case UNSCALE: amp_scaler_unscale(&scaler, r->c, r->a, type, r->n); break;
 #else
     case UNSCALE: amp_scaler_unscale_to(&scaler, (float *)r->c, r->a, type, r->n); break;

@@ -1,4 +1,4 @@
-/* fuzz_env.c - amp_desc_from_env and whatever the user of a program sets.
+/* fuzz_env.c - amp_optimizer_desc_from_env and whatever the user of a program sets.
 
        case   desc (one byte), then the values of AMP_DTYPE, AMP_LOSS_SCALE and AMP_ENABLE, one a
               line; a - alone is not set, as is a line that is not there */
@@ -103,7 +103,7 @@ static void check_ok(const amp_optimizer_desc *before, const amp_optimizer_desc 
     const char        *enable = getenv("AMP_ENABLE");
     PROPERTY(!problem[0], "no error is no problem");
     PROPERTY(init_of(after) == AMP_OK, "amp_optimizer_init, and _add, take what came from the environment");
-    PROPERTY(amp_desc_from_env(&again, NULL, NULL) == AMP_OK &&
+    PROPERTY(amp_optimizer_desc_from_env(&again, NULL, NULL) == AMP_OK &&
                  memcmp(&again, after, sizeof again) == 0,
              "asking twice changes nothing");
     other.dtype  = before->dtype;
@@ -143,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     desc_of(which, &before);
     PROPERTY(init_of(&before) == AMP_OK, "amp_optimizer_init takes the desc of the program");
     after  = before;
-    result = amp_desc_from_env(&after, &variable, &value);
+    result = amp_optimizer_desc_from_env(&after, &variable, &value);
     PROPERTY(memchr(problem, '\0', sizeof problem), "a problem is told in a text that ends");
     if (result == AMP_OK) check_ok(&before, &after);
     else check_error(&before, &after, variable, value);

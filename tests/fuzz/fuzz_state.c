@@ -336,7 +336,7 @@ typedef struct view {
     state         file;
     unsigned char masters[MAX_TENSORS][4 * MAX_ELEMENTS], models[MAX_TENSORS][4 * MAX_ELEMENTS];
     float         grads[MAX_TENSORS][MAX_ELEMENTS], flat_grads[MAX_TENSORS * MAX_ELEMENTS];
-    amp_stats     stats[MAX_TENSORS];
+    amp_grad_stats     stats[MAX_TENSORS];
     amp_status    status;
     amp_scaler    scaler;
     amp_gate      gate;

@@ -60,7 +60,7 @@ static void as_values(const char *text) {
         before = d;
         values[0] = values[1] = values[2] = NULL;
         values[i]                         = text;
-        if (amp_desc_from_env(&d, NULL, NULL) == AMP_OK) {
+        if (amp_optimizer_desc_from_env(&d, NULL, NULL) == AMP_OK) {
             taken++;
             if (d.scaler.init_scale < 0.0f || (uint32_t)d.dtype > 2u) stop("what is taken is a type and a scale", text);
         } else {
