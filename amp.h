@@ -270,8 +270,8 @@
               returns a result; no error is without a text. An init that is refused leaves a zeroed
               object. AMP_DTYPE=fp16 and AMP_ENABLE=1 over fp32 without a scale scale the loss;
               AMP_ENABLE=0 works over desc.storage; a wrong AMP_DTYPE is AMP_ERROR_INVALID_CONFIG of
-              a session, too. Overlapping arrays of amp_scaler_unscale are refused. With AMP_CBLAS on
-              Apple a scope leaves fp32 products to Accelerate.
+              a session, too. Overlapping arrays of amp_scaler_unscale are refused. With AMP_CBLAS
+              on Apple a scope leaves fp32 products to Accelerate.
               Repairs of files: a number that no run can have, padding, or bytes behind the end are
               AMP_ERROR_CORRUPT, and no save writes such a number; sets at steps of 9e15 and more;
               a set over files of another version; a chain of 40 symbolic links is saved; a report
@@ -1268,7 +1268,7 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
-/* Matrices and the type to cast them to, or of their cast; when: version of masters, and capture. */
+/* Matrices and the type to cast them to, or of their cast; when: version of masters, capture. */
 typedef struct ampi_matrix {
     const float *x;
     size_t       rows, cols, ld, count, stride; /* of one: stride 0 */
@@ -1549,8 +1549,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #define AMPI_OPTIMIZES 0
 #endif
 
-/* The host's macros, pushed and popped. Behind a function gcc's pop_options does not bring them back
-   (in C; in C++ they never change), and a <math.h> behind amp.h would lack its vector functions. */
+/* The host's macros, pushed and popped. Behind a function gcc's pop_options does not bring them
+   back (in C; in C++ they never change), and <math.h> behind amp.h would lack vector functions. */
 #if defined(AMPI_GCC_BEGIN) && !defined(__cplusplus)
 #define AMPI_MACRO(act, name) AMPI_PRAGMA(act##_macro(name))
 #define AMPI_PRAGMA(text)     _Pragma(#text)
@@ -1564,8 +1564,10 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #else
 #define AMPI_MACROS(act)
 #endif
+#define AMPI_MACROS_BEGIN AMPI_MACROS(push)
+#define AMPI_MACROS_END   AMPI_MACROS(pop)
 
-AMPI_MACROS(push)
+AMPI_MACROS_BEGIN
 AMPI_OPTIMIZE_BEGIN
 
 /* AMPI_HIDE: what x is, compilers do not know; they make no copies of a loop for its values, do not
@@ -2868,7 +2870,7 @@ AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *mast
 
 AMPI_STRICT_END
 AMPI_OPTIMIZE_END
-AMPI_MACROS(pop)
+AMPI_MACROS_END
 
 #endif
 
@@ -2970,7 +2972,7 @@ AMPI_MACROS(pop)
 extern "C" {
 #endif
 
-AMPI_MACROS(push)
+AMPI_MACROS_BEGIN
 AMPI_OPTIMIZE_BEGIN
 AMPI_STRICT_BEGIN
 
@@ -5362,8 +5364,9 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
     uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
     uint32_t      largest = 0;
     int64_t       c;
-    AMPI_OPENMP(omp parallel for schedule(static) if (chunks >= AMPI_SHARED) reduction(max : largest)
-                reduction(+ : nonfinite, nan, zeros) reduction(min : first))
+    AMPI_OPENMP(omp parallel for schedule(static) if (chunks >= AMPI_SHARED)
+                reduction(max : largest) reduction(min : first)
+                reduction(+ : nonfinite, nan, zeros))
     for (c = 0; c < chunks; c++) {
         const size_t   i  = (size_t)c * AMPI_CHUNK, n = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
         const void    *x  = ampi_at(slot->grad, type, i);
@@ -5981,7 +5984,7 @@ static void ampi_number(ampi_archive *a, void *number, size_t size, int own, con
 }
 
 #define AMPI_NUMBER(a, x)         ampi_number((a), &(x), sizeof(x), 0, #x)
-#define AMPI_MEMBER(a, p, member) ampi_number((a), &(p)->member, sizeof (p)->member, 0, #member)
+#define AMPI_NAMED(a, p, member) ampi_number((a), &(p)->member, sizeof (p)->member, 0, #member)
 
 /* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
@@ -6306,10 +6309,10 @@ static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_fa
 
 /* The body of a file that names a set: until version 5 without its content. */
 static void ampi_walk_set(ampi_archive *a) {
-    AMPI_MEMBER(a, &a->set, step);
-    AMPI_MEMBER(a, &a->set, edition);
-    AMPI_MEMBER(a, &a->set, ranks);
-    if (a->version >= 6) AMPI_MEMBER(a, &a->set, content);
+    AMPI_NAMED(a, &a->set, step);
+    AMPI_NAMED(a, &a->set, edition);
+    AMPI_NAMED(a, &a->set, ranks);
+    if (a->version >= 6) AMPI_NAMED(a, &a->set, content);
 }
 
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
@@ -6330,7 +6333,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
         all += ampi_tensor(opt, (int)i)->n;
     }
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
-    if (a->flags & AMPI_FILE_SEED) AMPI_MEMBER(a, &state->control, seed);
+    if (a->flags & AMPI_FILE_SEED) AMPI_NAMED(a, &state->control, seed);
     common = a->common;
     if (a->flags & AMPI_FILE_REPORT) ampi_with_report()->walk(a, opt);
     a->common = common; /* a report is of one rank */
@@ -6830,7 +6833,8 @@ static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi
     if (result == AMP_OK && !(a->flags & AMPI_FILE_SET))
         result = ampi_load_body(opt, l, a, ampi_file_read, file);
     if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
-    if (result == AMP_OK && fgetc(file) != EOF)
+    if (result == AMP_OK && (!(a->flags & AMPI_FILE_SET) || ampi_with_ranks()) &&
+        fgetc(file) != EOF)
         result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT, "there are bytes behind its end");
     fclose(file);
     return result;
@@ -7826,8 +7830,8 @@ static uint64_t ampi_join_sums(const double *words) {
 /* Have all ranks succeeded, and have they the same hash? *result is this rank's, and becomes theirs
    if another one has failed; text: if hashes differ. count words are added, also where a rank has
    failed. 0: the ranks have not met, and others may have learnt something else. Flags are {h, ~h},
-   h being odd: both all ones is a failure. A rank whose prepare has failed has no plan, but it takes
-   24 bytes of backend memory to say so. */
+   h being odd: both all ones is a failure. A rank whose prepare has failed has no plan: it says so
+   in 24 bytes of backend memory. */
 static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
                       uint64_t hash, const char *text, double *words, size_t count) {
     const amp_backend *b    = &opt->backend;
@@ -8492,27 +8496,27 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
 
 static void ampi_walk_running(ampi_archive *a, ampi_running *r) {
     int k;
-    for (k = 0; k < 3; k++) AMPI_MEMBER(a, r, skips[k]);
-    AMPI_MEMBER(a, r, norms);
-    AMPI_MEMBER(a, r, mean);
-    AMPI_MEMBER(a, r, variance);
-    AMPI_MEMBER(a, r, row);
+    for (k = 0; k < 3; k++) AMPI_NAMED(a, r, skips[k]);
+    AMPI_NAMED(a, r, norms);
+    AMPI_NAMED(a, r, mean);
+    AMPI_NAMED(a, r, variance);
+    AMPI_NAMED(a, r, row);
 }
 
 static void ampi_walk_iteration(ampi_archive *a, amp_iteration *t) {
-    AMPI_MEMBER(a, t, iteration);
-    AMPI_MEMBER(a, t, norm);
-    AMPI_MEMBER(a, t, loss_scale);
-    AMPI_MEMBER(a, t, clip_factor);
-    AMPI_MEMBER(a, t, skip);
-    AMPI_MEMBER(a, t, tensor);
+    AMPI_NAMED(a, t, iteration);
+    AMPI_NAMED(a, t, norm);
+    AMPI_NAMED(a, t, loss_scale);
+    AMPI_NAMED(a, t, clip_factor);
+    AMPI_NAMED(a, t, skip);
+    AMPI_NAMED(a, t, tensor);
 }
 
 static void ampi_walk_overflows(ampi_archive *a, ampi_overflows *o) {
-    AMPI_MEMBER(a, o, overflows);
-    AMPI_MEMBER(a, o, nans);
-    AMPI_MEMBER(a, o, first);
-    AMPI_MEMBER(a, o, last);
+    AMPI_NAMED(a, o, overflows);
+    AMPI_NAMED(a, o, nans);
+    AMPI_NAMED(a, o, first);
+    AMPI_NAMED(a, o, last);
 }
 
 /* Is slot i of a history one that a run can have? */
@@ -11216,7 +11220,7 @@ static const ampi_engine *ampi_engine_of(size_t i) {
 
 AMPI_STRICT_END
 AMPI_OPTIMIZE_END
-AMPI_MACROS(pop)
+AMPI_MACROS_END
 
 #ifdef __cplusplus
 }

@@ -44,6 +44,8 @@ size_t  fwrite(const void *, size_t, size_t, FILE *);
 void    clearerr(FILE *);
 int     fflush(FILE *);
 int     fclose(FILE *);
+int     fgetc(FILE *);
+#define EOF (-1)
 int     ferror(FILE *);
 int     feof(FILE *);
 int     fileno(FILE *);

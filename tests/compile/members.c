@@ -82,8 +82,9 @@ static void control(void) {
 }
 
 static void report(void) {
+    const amp_scaler s = {26.0f, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0.0, 0, 0};
     const amp_report q = {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8.0, 9.0f, 10u, 11, 12, 13u, 14, 15u, 16u, 17u, 18u, 19u, 20u, 21u, 22u,
-                          23u};
+                          23u, 24u, 25u, s};
     is((double)q.iterations, 1);
     is((double)q.steps, 2);
     is((double)q.overflows, 3);
@@ -107,6 +108,9 @@ static void report(void) {
     is((double)q.bf16_small, 21);
     is((double)q.updates, 22);
     is((double)q.lost, 23);
+    is((double)q.nans, 24);
+    is(q.fixed_scale, 25);
+    is((double)q.scaler.scale, 26);
 }
 
 int main(void) {

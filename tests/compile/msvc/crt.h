@@ -16,6 +16,7 @@ size_t fread(void *data, size_t size, size_t count, FILE *file);
 size_t fwrite(const void *data, size_t size, size_t count, FILE *file);
 int   fflush(FILE *file);
 int   fclose(FILE *file);
+int   fgetc(FILE *file);
 int   ferror(FILE *file);
 int   feof(FILE *file);
 void  clearerr(FILE *file);
