@@ -220,7 +220,8 @@
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
             changed nothing, with two exceptions. When a backend fails in a step, a load or a
-            rebind (the CPU never does), or sum_fn does, load a saved state before going on.
+            rebind (the CPU never does), or sum_fn does, load a saved state before going on; when
+            it fails in prepare, models may have been written.
             end_step reports a second begin_step after it has ended the step. What an init
             function (amp_*_init, amp_*_backend) refuses, it leaves zeroed.
    Silence  What cannot have worked says so: a step without any gradient is an error; see
@@ -788,7 +789,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
    skipped step, in units of the new scale. Does not wait; a graph stores this momentum. Save
    amp_optimizer_grad beside the state; after a load write it back (or zeros), and call this.
    AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE after a
-   step without unscale. */
+   step without unscale, the load of a state apart. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
 /* For your own kernel, in backend memory, filled by every check: return at once if skip is set;
@@ -917,7 +918,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    rank (memory, a path that is no file); a rank that never calls is waited for: end the others.
    Save_file meets four times: a rank whose sum_fn fails tells the others when they meet next, and
    path names the old set or the new one, whole. In prepare and load_file, which meet once, the
-   others do not learn of it, and go on.
+   others do not learn of it, and go on; nor of a backend that fails behind that meeting.
    Prepare returns AMP_ERROR_MISMATCH to all if tensors differ, or what decides a step in their
    descs, or numbers are not 0 to count - 1, or another rank could not prepare.
 
@@ -1068,8 +1069,9 @@ typedef struct amp_tensor_report {
        it was, which would have been lost without a master (Micikevicius et al. 2018, 3.1); and
        those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
-    /* weights that are inf or NaN, now: counted where amp_report.nans is not 0, which takes a pass
-       over them (where masters are not fp32: over the model) */
+    /* weights that are inf or NaN (where masters are not fp32: in the model). They are counted, by
+       one pass, if amp_report.nans is not 0 and the loss scale is no reason: it is 1 or less, or
+       ten steps in a row were skipped */
     uint64_t    bad_weights;
     /* magnitudes, not 0 and finite: bin b has those from 2^(4 b - 127) on, below 2^(4 b - 123),
        and bin 0 all that are less. Weights of a step that was skipped: none */
@@ -5075,15 +5077,17 @@ static amp_result ampi_build(amp_optimizer *opt) {
     return result;
 }
 
-/* What tensors begin with, when nothing can be refused any more: also in arrays of the caller. */
+/* What tensors begin with, when amp.h refuses nothing any more: also in arrays of the caller. A
+   backend may fail still, so weights are spoiled when all have been read. */
 static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
-    size_t i;
+    const amp_backend *b = &opt->backend;
+    size_t             i;
+    for (i = 0; i < opt->plan->num_slots; i++)
+        AMPI_TRY(ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &opt->plan->host_slots[i]));
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        const ampi_slot  *s = &opt->plan->host_slots[i];
-        AMPI_TRY(ampi_fill_tensor(&opt->backend, t, s));
-        if (ampi_is_coded(&s->master) && t->weight)
-            AMPI_TRY(ampi_spoil_weight(&opt->backend, t->weight, t->n));
+        if (ampi_is_coded(&opt->plan->host_slots[i].master) && t->weight)
+            AMPI_TRY(ampi_spoil_weight(b, t->weight, t->n));
     }
     return AMP_OK;
 }
@@ -5822,7 +5826,7 @@ static amp_result ampi_read_moment(const amp_optimizer *opt, const ampi_slot *sl
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second) {
     const ampi_slot *slot;
-    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED)); /* before an index that add has not made yet */
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     slot = &opt->plan->host_slots[i];
     if ((first && !slot->moment[0].data) || (second && !slot->moment[1].data))
@@ -8466,6 +8470,7 @@ typedef struct ampi_seen {
     ampi_record     record; /* a load reads a file to it */
     ampi_histogram *histograms;
     ampi_slot      *slots;
+    uint64_t       *bad_weights; /* of each tensor */
 } ampi_seen;
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
@@ -8478,18 +8483,20 @@ static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
 }
 
 static size_t ampi_report_room(size_t num_slots) {
-    return sizeof(ampi_seen) + num_slots * (sizeof(ampi_histogram) + sizeof(ampi_slot));
+    return sizeof(ampi_seen) +
+           num_slots * (sizeof(ampi_histogram) + sizeof(ampi_slot) + sizeof(uint64_t));
 }
 
 static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena) {
     const size_t n    = plan->num_slots;
     ampi_seen   *seen = (ampi_seen *)(void *)(plan->host_sparse + plan->num_sparse);
     memset(seen, 0, ampi_report_room(n));
-    seen->histograms = (ampi_histogram *)(void *)(seen + 1);
-    seen->slots      = (ampi_slot *)(void *)(seen->histograms + n);
-    plan->seen       = seen;
-    plan->watch      = opt->watch;
-    plan->record     = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
+    seen->histograms  = (ampi_histogram *)(void *)(seen + 1);
+    seen->slots       = (ampi_slot *)(void *)(seen->histograms + n);
+    seen->bad_weights = (uint64_t *)(void *)(seen->slots + n);
+    plan->seen   = seen;
+    plan->watch  = opt->watch;
+    plan->record = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
     if (plan->watch.every)
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
@@ -8631,6 +8638,7 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     r.updates         = count[AMPI_UPDATES];
     r.lost            = count[AMPI_LOST];
     r.rounded         = count[AMPI_ROUNDED];
+    r.bad_weights     = seen->bad_weights[i];
     for (b = 0; b < AMP_BINS; b++) {
         r.grads[b]   = count[AMPI_GRADS + b];
         r.weights[b] = count[AMPI_WEIGHTS + b];
@@ -8719,6 +8727,9 @@ static amp_result ampi_look(const amp_optimizer *opt) {
                                 n * sizeof *s->histograms));
     for (i = 0; i < n; i++) AMPI_TRY(ampi_place_in_tensor(opt, (int)i, &s->slots[i].stats));
     ampi_fill_report(opt, &c);
+    memset(s->bad_weights, 0, n * sizeof *s->bad_weights);
+    if (s->report.nans && (s->scaler.scale <= 1.0f || c.skipped_in_a_row >= 10))
+        for (i = 0; i < n; i++) AMPI_TRY(ampi_bad_weights(opt, i, &s->bad_weights[i]));
     s->current = 1;
     return AMP_OK;
 }
@@ -8733,13 +8744,10 @@ AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *re
 
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report) {
-    uint64_t bad = 0;
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     if (!report) return ampi_missing(opt->desc.problem, "report");
     AMPI_TRY(ampi_watched(opt, 1));
-    if (opt->plan->seen->report.nans) AMPI_TRY(ampi_bad_weights(opt, (size_t)i, &bad));
-    *report             = ampi_report_of(opt, (size_t)i);
-    report->bad_weights = bad;
+    *report = ampi_report_of(opt, (size_t)i);
     return AMP_OK;
 }
 

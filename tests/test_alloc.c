@@ -438,6 +438,12 @@ static amp_result wrapped_update(const amp_backend *self, const amp_plan *plan, 
     if (fails(self, "update")) return AMP_ERROR_UNSUPPORTED;
     return w->cpu.functions->update_fn(&w->cpu, plan, job);
 }
+static amp_result wrapped_split(const amp_backend *self, void *model, amp_dtype type, const ampi_stored *master,
+                                const float *src, size_t n) {
+    const wrapped *w = (const wrapped *)self->context;
+    if (fails(self, "split")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.functions->split_fn(&w->cpu, model, type, master, src, n);
+}
 static amp_backend wrap(wrapped *w) {
     amp_backend b;
     memset(w, 0, sizeof *w);
@@ -449,6 +455,7 @@ static amp_backend wrap(wrapped *w) {
     w->functions.cast_fn   = wrapped_cast;
     w->functions.check_fn  = wrapped_check;
     w->functions.update_fn = wrapped_update;
+    w->functions.split_fn  = wrapped_split;
     b                      = w->cpu;
     b.context              = w;
     b.functions            = &w->functions;
@@ -743,6 +750,47 @@ TEST(models_aligned, "cuBLAS chooses by alignments up to 256 bytes: in memory th
         }
 }
 
+TEST(prepare_fails, "a prepare in which the backend fails leaves weights of which there are other masters as they were, "
+                    "and works again") {
+    static const amp_storage split = {AMP_FORMAT_SPLIT, AMP_FORMAT_BF16};
+    int fail, total = 1, spoiled = 0;
+    for (fail = 0; fail <= total; fail++) {
+        amp_optimizer_desc desc = heap_desc(AMP_KIND_ADAMW);
+        float              w[2][40], before[2][40];
+        uint16_t           g[2][40];
+        amp_optimizer      opt;
+        amp_tensor         t = {0};
+        wrapped            machine;
+        amp_backend        b = wrap(&machine);
+        amp_result         result;
+        int                i, k;
+        desc.backend = &b;
+        desc.dtype   = AMP_BF16;
+        desc.storage = &split;
+        memset(g, 0, sizeof g);
+        for (i = 0; i < 2; i++)
+            for (k = 0; k < 40; k++) w[i][k] = before[i][k] = (float)(i + 1) + (float)k / 64.0f;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        for (i = 0; i < 2; i++) {
+            t.n = 40, t.weight = w[i], t.grad = g[i], t.grad_type = AMP_BF16;
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        }
+        machine.calls   = 0;
+        machine.fail_at = fail;
+        result          = amp_optimizer_prepare(&opt);
+        if (fail == 0) total = machine.calls;
+        CHECK_EQ_INT(result, fail ? AMP_ERROR_UNSUPPORTED : AMP_OK);
+        for (i = 0; i < 2 && result != AMP_OK; i++) spoiled += memcmp(w[i], before[i], sizeof w[i]) != 0;
+        if (result != AMP_OK && machine.failed[0] != 'c') CHECK_EQ_INT(spoiled, 0); /* but for a copy that spoils */
+        if (result != AMP_OK && spoiled == 0) CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        amp_optimizer_free(&opt);
+        CHECK_EQ_INT(machine.live, 0);
+        if (machine.failed && machine.failed[0] == 's') CHECK_EQ_INT(spoiled, 0);
+        if (fail == total) break;
+    }
+    CHECK(total > 6);
+}
+
 TEST(backend_without_memory, "manual: alloc_fn and free_fn may both be NULL: then memory comes "
                              "from desc.allocator; a backend that nobody made is an error") {
     wrapped            w;
@@ -812,6 +860,7 @@ int main(int argc, char **argv) {
     RUN(too_large);
     RUN(too_large_edge);
     RUN(backend_fails);
+    RUN(prepare_fails);
     RUN(ranks_fail);
     RUN(backend_memory);
     RUN(models_aligned);

@@ -1401,6 +1401,11 @@ TEST(for_advice, "a report has a copy of the scaler, knows whether its scale mov
         CHECK_EQ_INT(tensor_of(&r, 0).grad_type, AMP_F16);
         CHECK_EQ_INT(tensor_of(&r, 1).grad_type, AMP_BF16);
         CHECK_EQ_INT(tensor_of(&r, 2).grad_type, AMP_F32);
+        memset(&r.tensor[1].weight[5], 0xff, 4); /* a NaN: whose weights are looked at where a scale is no reason */
+        store_bits(r.tensor[0].grad, AMP_F16, 9, 0x7e00u);
+        step(&r, 0.0f);
+        CHECK_EQ_U64(report_of(&r).nans, 1);
+        CHECK_EQ_U64(tensor_of(&r, 1).bad_weights, kind == 2);
         end(&r);
     }
 }
