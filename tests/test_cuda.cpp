@@ -1710,7 +1710,9 @@ static void make_table(table *t, dice &r, bool large) { // large: three passes s
     static const uint32_t lengths[] = {1, 3, 4, 16, 64, 132};
     t->length = large ? 1 : r.of(lengths);
     t->rows   = large ? 70000 : 1 + r.below(r.one_in(3) ? 70000 / t->length : 300);
-    t->most   = 1 + r.below(r.one_in(3) ? t->length == 1 ? 50000 : 5000 : 400); /* to 25 tiles */
+    const uint32_t many = t->length == 1 ? 50000 : 5000; /* to 25 tiles; quick: the large one has 5 or more */
+    t->most   = 1 + r.below(!large && !r.one_in(3) ? 400 : test_state.quick ? 2500 : many);
+    if (large) t->most += 8192;
     t->type   = (int)r.below(3);
     t->off    = r.one_in(2) ? 0 : r.below(9);
     reserve_table(t, r);

@@ -186,7 +186,16 @@ int         emu_barrier(int predicate, int line); /* the number of threads with 
 uint64_t    emu_warp(emu_collective what, unsigned mask, uint64_t value, int source, int line);
 int         emu_lane(void);
 void        emu_fence(void);
+#if defined(__has_feature)
+#define EMU_HAS_FEATURE(name) __has_feature(name)
+#else
+#define EMU_HAS_FEATURE(name) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(EMU_TSAN) || EMU_HAS_FEATURE(thread_sanitizer)
 void        emu_atomic(const void *p);
+#else
+static inline void emu_atomic(const void *) {}
+#endif
 void        emu_trap(int line);
 void        emu_misaligned(int line);
 cudaError_t emu_load(const void *kernel);
