@@ -84,9 +84,9 @@ SUPPORT := $(wildcard tests/*.h tests/vectors/*) tests/one.sh tests/golden/scale
 # break? make check: both, without samples, and more. Long ones first, so that none is left alone at
 # the end. What takes more than ten seconds is halved: of NAME, make test has NAME-1of2.
 HALVED := $(foreach t,gemm ranks fewer state numbers,sanitize/$(t))
-TEST_SUITES := cuda-plain-1of2 cuda-plain-2of2 $(HALVED:%=%-1of2) bits-cc compile-c compile-cxx \
-               $(filter-out $(HALVED),$(TESTS:%=sanitize/%)) $(TESTS:%=o2/%) model-amx model-pairs \
-               $(TIERS) readme-cc vectors
+TEST_SUITES := cuda-plain-1of2 cuda-plain-2of2 $(HALVED:%=%-1of2) vectors readme-cc bits-cc compile-c \
+               compile-cxx $(filter-out $(HALVED),$(TESTS:%=sanitize/%)) $(TESTS:%=o2/%) model-amx \
+               model-pairs $(TIERS)
 # What make ci leaves to make check: clang without -Ofast, and on emulated processors what depends
 # neither on vectors nor on the order of bytes.
 LESS = $(TESTS:%=clang/%) \
