@@ -219,11 +219,11 @@
    >>promises
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
-            changed nothing, with two exceptions. When a backend fails in a step, a load or a
-            rebind (the CPU never does), or sum_fn does, load a saved state before going on; when
-            it fails in prepare, models may have been written.
-            end_step reports a second begin_step after it has ended the step. What an init
-            function (amp_*_init, amp_*_backend) refuses, it leaves zeroed.
+            changed nothing, with these exceptions. A backend fails in a step, a load or a rebind
+            (the CPU never does), or sum_fn does: load a saved state before going on. A backend
+            fails in prepare: models may have been written. end_step reports a second begin_step
+            after it has ended the step. An init (amp_*_init, amp_*_backend) that is refused
+            leaves a zeroed object: correct the desc and call it again.
    Silence  What cannot have worked says so: a step without any gradient is an error; see
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
@@ -254,34 +254,36 @@
             is not known).
 
    >>history
-       0.9.0  New: AMP_PRESET_NONE: no loss scale, in place of STATIC with an init_scale of 1; its
-              files are those of STATIC. In a report: the scaler, the type of each gradient, and how
-              many weights are not finite.
+       0.9.0  New: AMP_PRESET_NONE: scale 1, never moves, bad steps are still skipped; a file has
+              it as STATIC. In a report: the scaler, the type of each gradient, and how many weights
+              are not finite.
               In code for 0.7.0 change:
-                  amp_optimizer_advice          amp_report_advice, with its codes, of
+                  amp_optimizer_advice          amp_report_advice and its codes, in
                                                 examples/amp_report.h
                   amp_scaler_unscale(s, x,      amp_scaler_unscale(s, x, x,
-                  amp_scaler_unscale_to         amp_scaler_unscale, as it was
+                  amp_scaler_unscale_to(        amp_scaler_unscale(, the same arguments
                   amp_scaler_scale_loss(s, x)   x * s->scale
                   amp_scaler_step(s, f, user)   if (!s->found_inf) f(user)
                   amp_stats, amp_desc_from_env  amp_grad_stats, amp_optimizer_desc_from_env
                   moment1, moment2 in shards    this rank's range, as amp_optimizer_moments gives it
-              Repairs that your program may notice: behind amp.h an -Ofast host in C has its macros,
-              and so the vector functions of <math.h>. desc.problem is written by each call that
-              returns a result; no error is without a text. An init that is refused leaves a zeroed
-              object. AMP_DTYPE=fp16 and AMP_ENABLE=1 over fp32 without a scale scale the loss;
-              AMP_ENABLE=0 works over desc.storage; a wrong AMP_DTYPE is AMP_ERROR_INVALID_CONFIG of
-              a session, too. Overlapping arrays of amp_scaler_unscale are refused. With AMP_CBLAS
-              on Apple a scope leaves fp32 products to Accelerate.
+              Repairs that your program may notice: a C file that gcc compiles with -Ofast keeps
+              __FAST_MATH__ behind amp.h, and so the vector functions of <math.h>. Each call that
+              returns a result writes desc.problem, and no error is without a text. An init that is
+              refused leaves a zeroed object. AMP_DTYPE=fp16 or AMP_ENABLE=1 turns the loss scale
+              on, also where desc had fp32 and no scale. AMP_ENABLE=0 works with desc.storage. A
+              wrong AMP_DTYPE is AMP_ERROR_INVALID_CONFIG of a session, too. amp_scaler_unscale
+              refuses arrays that overlap in part. With AMP_CBLAS on Apple a scope leaves fp32
+              products to Accelerate.
               Repairs of files: a number that no run can have, padding, or bytes behind the end are
-              AMP_ERROR_CORRUPT, and no save writes such a number; sets at steps of 9e15 and more;
-              a set over files of another version; a chain of 40 symbolic links is saved; a report
-              on another number of ranks is the one with most overflows; carry after a load.
-              Other repairs: casts of a session read nothing between rows or matrices, and its
-              memory as the manual has it is enough; a prepare that is refused writes to no model; a
-              rank whose sum_fn fails in a save tells the others; aarch64_be is plain C; the least
-              momentum has its moment where subnormals count as 0. Tensors below four chunks are
-              one thread's.
+              AMP_ERROR_CORRUPT, and no save writes such a number. Sets at steps of 9e15 and more
+              are saved and loaded. A set over files of another version is refused. Save follows 40
+              symbolic links. A report on another number of ranks is the one with most overflows.
+              Carry works after a load.
+              Other repairs: casts of a session read nothing between rows or matrices, and the size
+              that the manual gives suffices. A prepare that is refused writes to no model. A rank
+              whose sum_fn fails in a save tells the others. aarch64_be is plain C. The smallest
+              momentum has its moment where subnormals count as 0. Tensors below four chunks of
+              16384 elements are not shared among threads.
        0.7.0  New: BFMMLA, the tier "neon_bf16": where AArch64 has it (Linux, macOS), products of
               bf16 have other bits, unless amp_cpu_force_tier("neon") is called. One name for the
               fused steps, text of reports in examples/amp_report.h, the weight cache in the
@@ -382,8 +384,8 @@ typedef enum amp_result {
 
 /* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours. Each call that takes the desc or its
    optimizer and returns an amp_result writes there: with an error what was wrong (field, value,
-   bounds; tensor; missing call), with AMP_OK an empty text. amp_optimizer_end_step repeats what
-   begin_step has told. It must outlive the object; one thread. */
+   bounds; tensor; missing call), with AMP_OK an empty text. So does begin_step, and end_step
+   repeats it. The next call erases the text. It must outlive the object; one thread. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A sentence for a result, never NULL; the version that is linked, "0.9.0". */
@@ -489,13 +491,14 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
    is unscaled (at a scale below 1). Accumulates until amp_scaler_update. n may be 0. */
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
-/* Check src and write it, multiplied by 1 / scale: to n floats at dst; or, where dst is src, in
-   place, in its own type (of fp16 AMP_ERROR_UNSUPPORTED: it would lose what scaling has saved);
-   dst NULL checks alone. What is inf or NaN stays. AMP_ERROR_OVERLAP if dst and src share
-   memory otherwise. Then step if found_inf is 0.
-   In place divides momentum that gradients carry (Darknet), too. There check all of them; unless
-   found_inf is set, unscale them to buffers of yours, and step; after each update, of a skip too,
-   make every gradient its buffer times momentum * scale, instead of your scal(momentum, grad). */
+/* Check src, and write it multiplied by 1 / scale. dst is another array, of n floats; or src itself
+   (fp32, or bf16, rounded to bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling has
+   saved); or NULL, to check alone. What is inf or NaN stays. Arrays that overlap in part are
+   AMP_ERROR_OVERLAP. When all gradients are done, step if found_inf is 0.
+   Gradients that carry momentum (Darknet) are not unscaled in place: that divides the momentum,
+   too. Have a buffer, zero at first, for each. Check all gradients; if found_inf is 0, unscale each
+   to its buffer, and step. Update. Then, after a skip too, set each gradient to its buffer times
+   momentum * scale, instead of scal(momentum, grad). */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n);
 
@@ -689,12 +692,12 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 /* ----------------------------------------------------------- >>api  environment */
 
 /* The user of a program decides: AMP_DTYPE (fp32, fp16, bf16; float16, half, bfloat16),
-   AMP_LOSS_SCALE (a number, or dynamic), AMP_ENABLE (0: fp32 and no scaler, whatever the others
-   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, but for what
-   another type asks for. bf16: AMP_PRESET_NONE, unless a scaler was chosen. fp16: the default
+   AMP_LOSS_SCALE (a number, or dynamic), AMP_ENABLE (0: fp32 and scaler.disabled, whatever the
+   others say; 1: a scaler, and fp16 where dtype is AMP_F32). desc keeps what is not set, but for
+   what another type asks for. bf16: AMP_PRESET_NONE, unless a scaler was chosen. fp16: the default
    scale, if desc had none (AMP_PRESET_NONE, disabled, or, of bf16, STATIC up to 1). Masters of
-   desc.storage that need a copy of another type are fp32, with the same moments, and the same
-   files load; amp_tensor.storage is yours to change. Capitals, underscores and blanks do not
+   desc.storage that need a copy of another type are fp32, with the same moments, and files of
+   before load; amp_tensor.storage is yours to change. Capitals, underscores and blanks do not
    matter. AMP_ERROR_INVALID_CONFIG: *variable and *value (or NULL) name what cannot be read. */
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
                                                const char **variable, const char **value);
@@ -803,9 +806,9 @@ AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory;
    either may be NULL. Waits. As amp_tensor.moment1, .moment2 (fused kinds; copied in prepare), with
-   desc.first_step = amp_status.steps, they continue the run. In shards both give and take this
-   rank's range alone: its n floats, and in a flat array they begin where the tensor does. Whole
-   moments, or those of another number of ranks, come by a state file.
+   desc.first_step = amp_status.steps, they continue the run. In shards they are of this rank's
+   range alone, for as many ranks: its n floats, in a flat array from the tensor's offset on. For
+   another number of ranks, or for whole moments, add them without ranks, save, and load on all.
    AMP_ERROR_UNSUPPORTED for one that the tensor does not have. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
@@ -996,7 +999,8 @@ typedef struct amp_rows {
    begins a new history. Each rank reports its own shard. On another number of ranks a run goes on
    with the report that counts most overflows, and each tensor with the one that counts most in it.
    Of a gradient of few rows the fp32 sums are counted; a row that is not in the tensor is an
-   overflow. Weights are not counted in such a tensor, nor where masters are not fp32.
+   overflow. Updates and magnitudes of weights are not counted in such a tensor, nor where masters
+   are not fp32.
 
    The running mean and variance average the first 128 norms that were not spikes, then decay
    with weight 1/128. Before 128 norms, and while the variance is 0, spike_z finds no spike. The
@@ -1069,9 +1073,9 @@ typedef struct amp_tensor_report {
        it was, which would have been lost without a master (Micikevicius et al. 2018, 3.1); and
        those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
-    /* weights that are inf or NaN (where masters are not fp32: in the model). They are counted, by
-       one pass, if amp_report.nans is not 0 and the loss scale is no reason: it is 1 or less, or
-       ten steps in a row were skipped */
+    /* weights that are inf or NaN, of the model where masters are not fp32. amp_optimizer_report
+       counts them, by one pass, if amp_report.nans is not 0 and the loss scale is no reason: it
+       is 1 or less, or ten steps in a row were skipped. Else 0, which says nothing */
     uint64_t    bad_weights;
     /* magnitudes, not 0 and finite: bin b has those from 2^(4 b - 127) on, below 2^(4 b - 123),
        and bin 0 all that are less. Weights of a step that was skipped: none */
@@ -1179,8 +1183,9 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
        bf16    m and n are at least 2, m n k at least 32^3
        fp16    m and n are above 16, m n k at least 2^17; if one operand is stored in fp16, k is
                at least 32
-   All stays as it is where all is fp32 and m n k is below 32^3 (with AMP_CBLAS on Apple whatever it
-   is: Accelerate's fp32 is faster), where compute is set, and where a cache has no room. */
+   Nothing is cast where compute is set, where a cache has no room, or where all is fp32 and m n k
+   is below 32^3. With AMP_CBLAS on Apple no product of fp32 is cast, whatever its size, cache or
+   override: Accelerate's fp32 is faster. */
 #ifndef AMP_NO_AUTOCAST
 
 /* A region of your program. What is zero is inherited from the scope around it; outermost: on. */

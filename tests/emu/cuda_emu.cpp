@@ -484,8 +484,8 @@ void emu_fence(void) {
 #endif
 }
 
-#ifdef EMU_TSAN
 void emu_atomic(const void *p) {
+#ifdef EMU_TSAN
     thread   *t    = self();
     unsigned *last = &last_at[(uintptr_t)p / 4 % PLACES];
     bool      left = t->mark == 0;
@@ -502,8 +502,10 @@ void emu_atomic(const void *p) {
     marks[num_marks].mark = t->mark;
     marks[num_marks].next = *last;
     *last = num_marks;
-}
+#else
+    (void)p;
 #endif
+}
 
 int emu_barrier(int predicate, int line) {
     thread *t = self();

@@ -186,15 +186,16 @@ int         emu_barrier(int predicate, int line); /* the number of threads with 
 uint64_t    emu_warp(emu_collective what, unsigned mask, uint64_t value, int source, int line);
 int         emu_lane(void);
 void        emu_fence(void);
+void        emu_atomic(const void *p);
 #if defined(__has_feature)
 #define EMU_HAS_FEATURE(name) __has_feature(name)
 #else
 #define EMU_HAS_FEATURE(name) 0
 #endif
-#if defined(__SANITIZE_THREAD__) || defined(EMU_TSAN) || EMU_HAS_FEATURE(thread_sanitizer)
-void        emu_atomic(const void *p);
+#if defined(__SANITIZE_THREAD__) || EMU_HAS_FEATURE(thread_sanitizer) /* nobody else asks for their order */
+#define EMU_ORDER(p) emu_atomic(p)
 #else
-static inline void emu_atomic(const void *) {}
+#define EMU_ORDER(p) ((void)0)
 #endif
 void        emu_trap(int line);
 void        emu_misaligned(int line);
@@ -275,7 +276,7 @@ static inline void __trap(int line = __builtin_LINE()) { emu_trap(line); }
 
 template <class T, class F> T emu_update(T *p, F next) {
     T old, now;
-    emu_atomic(p);
+    EMU_ORDER(p);
     __atomic_load(p, &old, __ATOMIC_RELAXED);
     do now = next(old);
     while (!__atomic_compare_exchange(p, &old, &now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
@@ -309,7 +310,7 @@ EMU_ATOMIC(atomicDec, unsigned, old == 0 || old > v ? v : old - 1)
 #undef EMU_ATOMIC
 
 template <class T> T emu_compare_and_swap(T *p, T expected, T v) {
-    emu_atomic(p);
+    EMU_ORDER(p);
     __atomic_compare_exchange(p, &expected, &v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
 }
