@@ -139,7 +139,7 @@ AMP_REPORT_DEF void amp_report_measure(amp_report_case *k, int i, const amp_tens
         k->lost    = (double)t->lost / (double)t->updates;
     }
     if (t->grad_type != AMP_F16) return;
-    if (grads >= AMP_REPORT_ENOUGH) share = (double)t->f16_small / grads;
+    if (grads >= (double)AMP_REPORT_ENOUGH) share = (double)t->f16_small / grads;
     k->weights += (double)t->n;
     k->tiny += (double)t->f16_small;
     k->grads += grads;
