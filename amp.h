@@ -36,8 +36,8 @@
        >>words    >>steps    >>numbers    what things are called; the loop; rounding
        >>gpu                              CUDA: what runs where, and when
        >>options  >>promises >>history    macros; memory, threads, errors
-       >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm, cuda;
-                  and if you want it control, batches, ranks, sparse, report, storage, capability,
+       >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm;
+                  and if you want it cuda, control, batches, ranks, sparse, report, storage, capability,
                   autocast, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
        >>impl     the code of these rooms, and words, arrays, step; instruction sets
@@ -435,11 +435,9 @@ typedef enum amp_preset {
     AMP_PRESET_MXNET,                 /* 2^16 2000 -     2^24 -  a new scale acts one update late */
     AMP_PRESET_STATIC,                /* 2^16 never moves; overflowing steps are still skipped    */
     AMP_PRESET_FAIRSEQ,               /* 2^15 2000 1e-4 -    -  tolerance; stays above min_scale  */
-    AMP_PRESET_MARIAN,                /* 2^8  1000 1    -    -  its last backoff may pass min_scale;
-                                         before the check you replace inf by the largest finite
-                                         value, and at min_scale NaN by 0, as Marian does         */
-    AMP_PRESET_NONE                   /* no scale is wanted: STATIC with 1, and so it is saved;
-                                         init_scale must be 0 or 1 */
+    AMP_PRESET_MARIAN,                /* 2^8  1000 1    -    -  the last backoff may pass min_scale;
+              you replace, before the check, inf by the largest value, at min_scale NaN by 0      */
+    AMP_PRESET_NONE                   /* STATIC with 1, and so it is saved; init_scale is 0 or 1  */
 } amp_preset;
 
 /* Zero the struct, set what you care about; zero is the preset's default. */
@@ -494,11 +492,7 @@ AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype t
 /* Check src, and write it multiplied by 1 / scale. dst is another array, of n floats; or src itself
    (fp32, or bf16, rounded to bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling has
    saved); or NULL, to check alone. What is inf or NaN stays. Arrays that overlap in part are
-   AMP_ERROR_OVERLAP. When all gradients are done, step if found_inf is 0.
-   Gradients that carry momentum (Darknet) are not unscaled in place: that divides the momentum,
-   too. Have a buffer, zero at first, for each. Check all gradients; if found_inf is 0, unscale each
-   to its buffer, and step. Update. Then, after a skip too, set each gradient to its buffer times
-   momentum * scale, instead of scal(momentum, grad). */
+   AMP_ERROR_OVERLAP. When all gradients are done, step if found_inf is 0. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n);
 
@@ -606,16 +600,6 @@ typedef struct amp_status {
     uint64_t missed_updates; /* checks of a shared scaler before which its update was forgotten  */
 } amp_status;
 
-/* What the last check saw in one gradient, still scaled. */
-typedef struct amp_grad_stats {
-    uint64_t nonfinite;       /* elements that are inf or NaN */
-    uint64_t nan;             /* elements that are NaN        */
-    uint64_t first_nonfinite; /* index of the first, or n     */
-    uint64_t zeros;           /* elements that are 0 or -0    */
-    float    max_finite;      /* largest finite magnitude     */
-    uint32_t bad_row;         /* >>api sparse: 1 + the first bad place in rows; 0: none */
-} amp_grad_stats;
-
 /* Declare one, zeroed or not, and call amp_optimizer_init: again only after amp_optimizer_free. It
    may be moved, but not while a session knows it. */
 typedef struct amp_optimizer amp_optimizer;
@@ -653,9 +637,8 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 /* The whole step of the other kinds: check, clip, unscale, optimizer, scale, copies. lr >= 0. */
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr);
 
-/* What the last step did, and what it saw in gradient i. They wait for the backend. */
+/* What the last step did. Waits for the backend. */
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
-AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 
 /* Release all memory. Safe when zeroed, after an init that was refused, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
@@ -693,12 +676,11 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 
 /* The user of a program decides: AMP_DTYPE (fp32, fp16, bf16; float16, half, bfloat16),
    AMP_LOSS_SCALE (a number, or dynamic), AMP_ENABLE (0: fp32 and scaler.disabled, whatever the
-   others say; 1: a scaler, and fp16 where dtype is AMP_F32). desc keeps what is not set, but for
-   what another type asks for. bf16: AMP_PRESET_NONE, unless a scaler was chosen. fp16: the default
-   scale, if desc had none (AMP_PRESET_NONE, disabled, or, of bf16, STATIC up to 1). Masters of
-   desc.storage that need a copy of another type are fp32, with the same moments, and files of
-   before load; amp_tensor.storage is yours to change. Capitals, underscores and blanks do not
-   matter. AMP_ERROR_INVALID_CONFIG: *variable and *value (or NULL) name what cannot be read. */
+   others say; 1: a scaler, and fp16 where dtype is AMP_F32). What is not set stays, unless the type
+   asks for it: bf16 takes AMP_PRESET_NONE if no scaler was chosen, fp16 the default scale if there
+   was none (AMP_PRESET_NONE, disabled, or, of bf16, STATIC up to 1); storage: >>api storage.
+   Capitals, underscores and blanks do not matter. AMP_ERROR_INVALID_CONFIG: *variable and *value
+   (or NULL) name what cannot be read. */
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
                                                const char **variable, const char **value);
 #endif /* AMP_NO_STDLIB */
@@ -736,6 +718,9 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
+/* Stop here, unless you want a step in several calls, batches of products, several ranks,
+   reports or autocast: nothing above needs what follows. */
+
 /* ------------------------------------------------------------------ >>api  cuda
    In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a
    stream; nothing allocates or waits, all can be captured in a graph; the bits are the CPU's. */
@@ -754,8 +739,20 @@ extern int amp_cuda_code(void);
 extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
                                       amp_stream stream);
 
-/* Stop here, unless you want a step in several calls, batches of products, several ranks,
-   reports or autocast: nothing above needs what follows. */
+/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler without
+   init, or in whose update nothing was checked, stays as it is. */
+extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
+                                size_t n, amp_stream stream);
+extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src,
+                                          amp_dtype src_type, size_t n, amp_stream stream);
+extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
+
+/* In a capture of stream: what is captured on body, another stream, between these calls will run
+   only if *skip, in device memory (&gate->skip, or found_inf of a scaler), is 0 when the graph
+   comes there. CUDA 12.4: AMP_ERROR_UNSUPPORTED with an older toolkit or driver, or if body is
+   being captured; AMP_ERROR_BAD_STATE if stream is not. */
+extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
+extern amp_result amp_cuda_if_end(amp_stream body);
 
 /* --------------------------------------------------------------- >>api  control
    Of an optimizer: arrays that hold several tensors or move, steps in graphs and with kernels of
@@ -792,7 +789,10 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
    skipped step, in units of the new scale. Does not wait; a graph stores this momentum. Save
    amp_optimizer_grad beside the state; after a load write it back (or zeros), and call this.
    AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE after a
-   step without unscale, the load of a state apart. */
+   step without unscale, the load of a state apart.
+   With amp_scaler alone have a buffer, zero at first, for each gradient. Check all; if found_inf
+   is 0, unscale each to its buffer, and step; update. Then, after a skip too, set each gradient to
+   its buffer times momentum * scale. (Unscaled in place, the momentum would be divided, too.) */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
 /* For your own kernel, in backend memory, filled by every check: return at once if skip is set;
@@ -825,21 +825,6 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
-
-/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler without
-   init, or in whose update nothing was checked, stays as it is. */
-extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
-                                size_t n, amp_stream stream);
-extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src,
-                                          amp_dtype src_type, size_t n, amp_stream stream);
-extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
-
-/* In a capture of stream: what is captured on body, another stream, between these calls will run
-   only if *skip, in device memory (&gate->skip, or found_inf of a scaler), is 0 when the graph
-   comes there. CUDA 12.4: AMP_ERROR_UNSUPPORTED with an older toolkit or driver, or if body is
-   being captured; AMP_ERROR_BAD_STATE if stream is not. */
-extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
-extern amp_result amp_cuda_if_end(amp_stream body);
 
 /* --------------------------------------------------------------- >>api  batches */
 
@@ -965,10 +950,9 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes
    4 bytes for each of max_rows * row_length sums and a 64th more, and 21 for each of max_rows.
 
-   A check adds what belongs to one row, in fp32: each 64 entries that it has, in their order,
-   then these sums in order. The sums, rows ascending, count as the elements of a tensor. A count
-   above max_rows, or a row that is not in the tensor, skips the step as an overflow does, also
-   where the scaler is disabled; amp_grad_stats.bad_row tells.
+   A check adds what belongs to one row, in fp32 and a fixed order (>>impl sparse). A count above
+   max_rows, or a row that is not in the tensor, skips the step as an overflow does, also where the
+   scaler is disabled; amp_grad_stats.bad_row tells.
 
    The update is lazy: weight, moments and model copy change in rows that are there, with the
    bias corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the
@@ -990,8 +974,9 @@ typedef struct amp_rows {
 
 /* ---------------------------------------------------------------- >>api  report
    What happened, in which tensor, and why; and steps that are skipped because their norm is a
-   spike. Set desc.report before amp_optimizer_init (examples/which_tensor.c; as text or JSON, and
-   what to change: examples/amp_report.h).
+   spike. amp_optimizer_stats needs no more than a step. For all else set desc.report before
+   amp_optimizer_init (examples/which_tensor.c; as text or JSON, and what to change:
+   examples/amp_report.h).
 
    A step counts in passes that it makes anyway: no launch is added, nothing waits, a graph
    replays it. Reading a report waits. Steps, taken or skipped, are iterations, numbered from
@@ -1002,11 +987,22 @@ typedef struct amp_rows {
    overflow. Updates and magnitudes of weights are not counted in such a tensor, nor where masters
    are not fp32.
 
-   The running mean and variance average the first 128 norms that were not spikes, then decay
-   with weight 1/128. Before 128 norms, and while the variance is 0, spike_z finds no spike. The
-   scale advances after a spike as after a step that was taken. The fifth spike in a row is
-   taken, and the statistics begin anew. A norm that is not finite (of a scale that sank to 0) is
-   skipped where either is set, and is neither in the statistics nor one of five. */
+   spike_z looks back over about 128 norms that were not spikes, and finds none before it has
+   them. The scale advances after a spike as after a step that was taken. The fifth spike in a row
+   is taken, and the statistics begin anew. (Exactly: ampi_spike in >>core report.) */
+
+/* What the last check saw in one gradient, still scaled. */
+typedef struct amp_grad_stats {
+    uint64_t nonfinite;       /* elements that are inf or NaN */
+    uint64_t nan;             /* elements that are NaN        */
+    uint64_t first_nonfinite; /* index of the first, or n     */
+    uint64_t zeros;           /* elements that are 0 or -0    */
+    float    max_finite;      /* largest finite magnitude     */
+    uint32_t bad_row;         /* >>api sparse: 1 + the first bad place in rows; 0: none */
+} amp_grad_stats;
+
+/* Of gradient i. Waits for the backend. */
+AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 
 typedef struct amp_report_desc {
     int   every;      /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none          */
@@ -1115,6 +1111,8 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    amp_optimizer_master is NULL, forward reads amp_optimizer_model, a session refuses the optimizer.
    A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
    models, too); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
+   amp_optimizer_desc_from_env makes masters of desc.storage fp32 that want copies of another type
+   than AMP_DTYPE; moments stay, older files load; amp_tensor.storage is yours to change.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
    AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN but for fp32; moments of 8 bits with moment1 or moment2, or
    with a row_length that is not a multiple of 32. */
@@ -1165,9 +1163,8 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
 
 /* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2",
    "neon_bf16", "neon" or "c", found out once. Force one in the whole process (NULL: the best);
-   AMP_ERROR_UNSUPPORTED if it is not there. "amx" is "avx512" with tiles, for which Linux is asked
-   (arch_prctl) at their first product. Linux grants them once for the process, and sigaltstack
-   then refuses small stacks; or it refuses, as a thread has such a stack, and the tier is
+   AMP_ERROR_UNSUPPORTED if it is not there. "amx" asks Linux for its tiles (arch_prctl) at the
+   first product. After that sigaltstack refuses small stacks; where a thread has one, the tier is
    "avx512". A sandbox that kills whoever asks needs "avx512" by force. */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
@@ -1392,55 +1389,47 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
        B banned      not safe in 16 bits: AMP_ERROR_BANNED, until overridden
    An op that a system composes of others has the rule of what they add up to. TF paints graphs; of
    that a rule per op remains: allow L, infer and clear P or W, deny and unlisted F. */
-#define AMP_OP_LIST(X)                                                                             \
-    X(GEMM, LLLLL)          X(LINEAR, LLLLL)        X(MATMUL, LLLLL)        X(MM, LLLLL)           \
-    X(MV, LLPLL)            X(BMM, LLLLL)           X(ADDMM, LLLLL)         X(ADDMV, LLPLL)        \
-    X(ADDR, LLPFL)          X(ADDBMM, LLLLL)        X(BADDBMM, LLLLL)       X(EINSUM, LLLLP)       \
-    X(CHAIN_MATMUL, LLLLP)  X(LINALG_MULTI_DOT, LLLLP)                                             \
-    X(LINALG_VECDOT, LLLFP) X(CONVOLUTION, LLLLL)   X(CONV1D, LLLLL)        X(CONV2D, LLLLL)       \
-    X(CONV3D, LLLLL)        X(CONV_TRANSPOSE1D, LLLLL)                                             \
-    X(CONV_TRANSPOSE2D, LLLLL)                      X(CONV_TRANSPOSE3D, LLLLL)                     \
-    X(CONV_TBC, LLLFL)      X(SCALED_DOT_PRODUCT_ATTENTION, LLLLP)          X(LSTM_CELL, LLLLP)    \
-    X(GRU_CELL, LLLLP)      X(RNN_TANH_CELL, LLLLP) X(RNN_RELU_CELL, LLLLP) X(PRELU, LLLFL)        \
-    X(ACOS, FFPFF)          X(ASIN, FFPFF)          X(COSH, FFPFF)          X(SINH, FFPFF)         \
-    X(TAN, FFPFF)           X(ERFINV, FFPFF)        X(EXP, FFPFF)           X(EXPM1, FFPFF)        \
-    X(LOG, FFPPF)           X(LOG10, FFPFF)         X(LOG2, FFPFF)          X(LOG1P, FFPPP)        \
-    X(POW, FFPFF)           X(RECIPROCAL, FFPPF)    X(RSQRT, FFPFF)         X(SOFTPLUS, FFPPF)     \
-    X(SOFTMAX, KFPPF)       X(LOG_SOFTMAX, KFPPF)   X(SOFTMIN, KFPPF)       X(LAYER_NORM, KFPFF)   \
-    X(RMS_NORM, KFPFP)      X(GROUP_NORM, KFPFF)    X(BATCH_NORM, KPPPP)                           \
-    X(LOCAL_RESPONSE_NORM, KFPFF)                   X(GELU, KPPFF)          X(SILU, KPPPP)         \
-    X(NORMALIZE, FFPFF)     X(COSINE_SIMILARITY, FFPFF)                     X(NORM, FFPFF)         \
-    X(FROBENIUS_NORM, FFPFP)                        X(NUCLEAR_NORM, FFPFP)                         \
-    X(LINALG_VECTOR_NORM, FFPFP)                    X(LINALG_MATRIX_NORM, FFPFP)                   \
-    X(DIST, FFPFF)          X(PDIST, FFPFP)         X(CDIST, FFFFP)         X(RENORM, FFPFF)       \
-    X(LOGSUMEXP, FFPFP)     X(SUM, FFPFF)           X(MEAN, FPPFP)          X(PROD, FFFPF)         \
-    X(CUMSUM, FFPFF)        X(CUMPROD, FFPFF)       X(VAR, FPPFF)           X(STD, FPPFF)          \
-    X(QUANTILE, FPFFP)      X(CROSS_ENTROPY, FFFFF) X(NLL_LOSS, FFFFF)      X(MSE_LOSS, FFFFF)     \
-    X(L1_LOSS, FFFFF)       X(SMOOTH_L1_LOSS, FFFFF)                        X(HUBER_LOSS, FFFFF)   \
-    X(KL_DIV, FFFFF)        X(POISSON_NLL_LOSS, FFFFF)                                             \
-    X(COSINE_EMBEDDING_LOSS, FFFFF)                 X(HINGE_EMBEDDING_LOSS, FFFFF)                 \
-    X(MARGIN_RANKING_LOSS, FFFFF)                   X(MULTI_MARGIN_LOSS, FFFFF)                    \
-    X(MULTILABEL_MARGIN_LOSS, FFFFF)                X(SOFT_MARGIN_LOSS, FFFFF)                     \
-    X(TRIPLET_MARGIN_LOSS, FFFFF)                   X(BCE_WITH_LOGITS, FFFFF)                      \
-    X(BINARY_CROSS_ENTROPY, BBFFB)                  X(CTC_LOSS, FPFFF)      X(ADD, WPPWW)          \
-    X(SUB, WPPWW)           X(MUL, WPPWW)           X(DIV, WPPWW)           X(COMPARE, WPPPW)      \
-    X(BIAS_ADD, WPPWP)      X(CAT, WPWPW)           X(STACK, WPWPW)         X(ADDCDIV, WWPFW)      \
-    X(ADDCMUL, WWPFW)       X(ATAN2, WWPFW)         X(BILINEAR, WWPFW)      X(CROSS, WWPFW)        \
-    X(DOT, WWPLW)           X(VDOT, WWPFP)          X(TENSORDOT, WWLLP)     X(GRID_SAMPLER, WWFFF) \
-    X(INDEX_PUT, WWPFP)     X(INDEX_COPY, WPWFP)    X(SCATTER_ADD, WWPFP)   X(RELU, PPPPP)         \
-    X(LEAKY_RELU, PPPPP)    X(ELU, PPPPP)           X(SELU, PPPPP)          X(TANH, PPPPP)         \
-    X(SIGMOID, PPPPP)       X(SQRT, PPPPP)          X(ERF, PPPPP)           X(ABS, PPPPP)          \
-    X(NEG, PPPPP)           X(MAXIMUM, PPPPP)       X(MINIMUM, PPPPP)       X(ARGMAX, PPPPP)       \
-    X(DROPOUT, PPPPP)       X(EMBEDDING, PPPPP)     X(GATHER, PPPPP)        X(RESHAPE, PPPPP)      \
-    X(TRANSPOSE, PPPPP)     X(SLICE, PPPPP)         X(SELECT, PPPPP)        X(PAD, PPPPP)          \
-    X(REFLECTION_PAD, PPFPP)                        X(REPLICATION_PAD, PPFPP)                      \
-    X(MAX_POOL2D, PPPPP)    X(MAX_POOL3D, PPFPP)    X(AVG_POOL2D, PPPPP)    X(AVG_POOL3D, PPFPP)   \
-    X(UPSAMPLE_NEAREST, PFPPF)                      X(UPSAMPLE_LINEAR, FFPFF)                      \
-    X(UPSAMPLE_BILINEAR, FFPFF)                     X(UPSAMPLE_TRILINEAR, FFPFF)                   \
-    X(UPSAMPLE_BICUBIC, FFPFF)                      X(FFT, FPFFP)           X(STFT, FPFFP)         \
-    X(CHOLESKY, FPFFP)      X(INVERSE, FPFFP)       X(PINVERSE, FPFFP)      X(LU, FPFFP)           \
-    X(QR, FPFFP)            X(SVD, FPFFP)           X(EIG, FPFFP)           X(LSTSQ, FPFFP)        \
-    X(TRACE, FPFFP)         X(POLAR, FPFFP)         X(FAKE_QUANTIZE, FPFFP)
+#define AMP_OP_LIST(X)                                                                       \
+    X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL) \
+    X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)        \
+    X(EINSUM, LLLLP) X(CHAIN_MATMUL, LLLLP) X(LINALG_MULTI_DOT, LLLLP)                       \
+    X(LINALG_VECDOT, LLLFP) X(CONVOLUTION, LLLLL) X(CONV1D, LLLLL) X(CONV2D, LLLLL)          \
+    X(CONV3D, LLLLL) X(CONV_TRANSPOSE1D, LLLLL) X(CONV_TRANSPOSE2D, LLLLL)                   \
+    X(CONV_TRANSPOSE3D, LLLLL) X(CONV_TBC, LLLFL) X(SCALED_DOT_PRODUCT_ATTENTION, LLLLP)     \
+    X(LSTM_CELL, LLLLP) X(GRU_CELL, LLLLP) X(RNN_TANH_CELL, LLLLP) X(RNN_RELU_CELL, LLLLP)   \
+    X(PRELU, LLLFL) X(ACOS, FFPFF) X(ASIN, FFPFF) X(COSH, FFPFF) X(SINH, FFPFF)              \
+    X(TAN, FFPFF) X(ERFINV, FFPFF) X(EXP, FFPFF) X(EXPM1, FFPFF) X(LOG, FFPPF)               \
+    X(LOG10, FFPFF) X(LOG2, FFPFF) X(LOG1P, FFPPP) X(POW, FFPFF) X(RECIPROCAL, FFPPF)        \
+    X(RSQRT, FFPFF) X(SOFTPLUS, FFPPF) X(SOFTMAX, KFPPF) X(LOG_SOFTMAX, KFPPF)               \
+    X(SOFTMIN, KFPPF) X(LAYER_NORM, KFPFF) X(RMS_NORM, KFPFP) X(GROUP_NORM, KFPFF)           \
+    X(BATCH_NORM, KPPPP) X(LOCAL_RESPONSE_NORM, KFPFF) X(GELU, KPPFF) X(SILU, KPPPP)         \
+    X(NORMALIZE, FFPFF) X(COSINE_SIMILARITY, FFPFF) X(NORM, FFPFF) X(FROBENIUS_NORM, FFPFP)  \
+    X(NUCLEAR_NORM, FFPFP) X(LINALG_VECTOR_NORM, FFPFP) X(LINALG_MATRIX_NORM, FFPFP)         \
+    X(DIST, FFPFF) X(PDIST, FFPFP) X(CDIST, FFFFP) X(RENORM, FFPFF) X(LOGSUMEXP, FFPFP)      \
+    X(SUM, FFPFF) X(MEAN, FPPFP) X(PROD, FFFPF) X(CUMSUM, FFPFF) X(CUMPROD, FFPFF)           \
+    X(VAR, FPPFF) X(STD, FPPFF) X(QUANTILE, FPFFP) X(CROSS_ENTROPY, FFFFF)                   \
+    X(NLL_LOSS, FFFFF) X(MSE_LOSS, FFFFF) X(L1_LOSS, FFFFF) X(SMOOTH_L1_LOSS, FFFFF)         \
+    X(HUBER_LOSS, FFFFF) X(KL_DIV, FFFFF) X(POISSON_NLL_LOSS, FFFFF)                         \
+    X(COSINE_EMBEDDING_LOSS, FFFFF) X(HINGE_EMBEDDING_LOSS, FFFFF)                           \
+    X(MARGIN_RANKING_LOSS, FFFFF) X(MULTI_MARGIN_LOSS, FFFFF)                                \
+    X(MULTILABEL_MARGIN_LOSS, FFFFF) X(SOFT_MARGIN_LOSS, FFFFF)                              \
+    X(TRIPLET_MARGIN_LOSS, FFFFF) X(BCE_WITH_LOGITS, FFFFF) X(BINARY_CROSS_ENTROPY, BBFFB)   \
+    X(CTC_LOSS, FPFFF) X(ADD, WPPWW) X(SUB, WPPWW) X(MUL, WPPWW) X(DIV, WPPWW)               \
+    X(COMPARE, WPPPW) X(BIAS_ADD, WPPWP) X(CAT, WPWPW) X(STACK, WPWPW) X(ADDCDIV, WWPFW)     \
+    X(ADDCMUL, WWPFW) X(ATAN2, WWPFW) X(BILINEAR, WWPFW) X(CROSS, WWPFW) X(DOT, WWPLW)       \
+    X(VDOT, WWPFP) X(TENSORDOT, WWLLP) X(GRID_SAMPLER, WWFFF) X(INDEX_PUT, WWPFP)            \
+    X(INDEX_COPY, WPWFP) X(SCATTER_ADD, WWPFP) X(RELU, PPPPP) X(LEAKY_RELU, PPPPP)           \
+    X(ELU, PPPPP) X(SELU, PPPPP) X(TANH, PPPPP) X(SIGMOID, PPPPP) X(SQRT, PPPPP)             \
+    X(ERF, PPPPP) X(ABS, PPPPP) X(NEG, PPPPP) X(MAXIMUM, PPPPP) X(MINIMUM, PPPPP)            \
+    X(ARGMAX, PPPPP) X(DROPOUT, PPPPP) X(EMBEDDING, PPPPP) X(GATHER, PPPPP)                  \
+    X(RESHAPE, PPPPP) X(TRANSPOSE, PPPPP) X(SLICE, PPPPP) X(SELECT, PPPPP) X(PAD, PPPPP)     \
+    X(REFLECTION_PAD, PPFPP) X(REPLICATION_PAD, PPFPP) X(MAX_POOL2D, PPPPP)                  \
+    X(MAX_POOL3D, PPFPP) X(AVG_POOL2D, PPPPP) X(AVG_POOL3D, PPFPP)                           \
+    X(UPSAMPLE_NEAREST, PFPPF) X(UPSAMPLE_LINEAR, FFPFF) X(UPSAMPLE_BILINEAR, FFPFF)         \
+    X(UPSAMPLE_TRILINEAR, FFPFF) X(UPSAMPLE_BICUBIC, FFPFF) X(FFT, FPFFP) X(STFT, FPFFP)     \
+    X(CHOLESKY, FPFFP) X(INVERSE, FPFFP) X(PINVERSE, FPFFP) X(LU, FPFFP) X(QR, FPFFP)        \
+    X(SVD, FPFFP) X(EIG, FPFFP) X(LSTSQ, FPFFP) X(TRACE, FPFFP) X(POLAR, FPFFP)              \
+    X(FAKE_QUANTIZE, FPFFP)
 
 #define AMPI_OP(id, rules) AMP_OP_##id,
 typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
@@ -2473,8 +2462,10 @@ AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     m->nans += nan != 0;
 }
 
-/* Is this norm one to skip? If not, it joins the running statistics. One that is not finite does
-   neither that nor count among the spikes in a row, but is skipped if any are. */
+/* Is this norm one to skip? If not, it joins the running mean and variance. They average the first
+   128 norms that were no spikes, then decay with weight 1/128. Before 128 norms, and while the
+   variance is 0, spike_z finds none. A norm that is not finite (of a scale that sank to 0) is
+   skipped if spikes are; it joins no statistics and is none of the spikes in a row. */
 AMPI_FN int ampi_spike(const amp_plan *plan) {
     ampi_running *r     = &plan->record->running;
     const double  norm  = plan->control->norm;
@@ -8184,7 +8175,9 @@ AMPI_COLD_END
 static const ampi_ranks_hooks *ampi_with_ranks(void) { return NULL; }
 #endif /* AMP_NO_RANKS */
 
-/* ---------------------------------------------------------------- >>impl  sparse */
+/* ---------------------------------------------------------------- >>impl  sparse
+   The sum of a row: each 64 entries that it has are added, in their order, then these sums in
+   theirs. The sums, rows ascending, are checked and counted as the elements of a tensor. */
 
 #ifndef AMP_NO_ROWS
 AMPI_COLD_BEGIN
