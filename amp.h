@@ -6000,6 +6000,8 @@ static void ampi_number(ampi_archive *a, void *number, size_t size, int own, con
 
 #define AMPI_NUMBER(a, x)         ampi_number((a), &(x), sizeof(x), 0, #x)
 #define AMPI_NAMED(a, p, member) ampi_number((a), &(p)->member, sizeof (p)->member, 0, #member)
+#define AMPI_NAMED_3(a, p, x, y, z) \
+    (AMPI_NAMED(a, p, x), AMPI_NAMED(a, p, y), AMPI_NAMED(a, p, z))
 
 /* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
@@ -6162,24 +6164,24 @@ static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t moments = has ? ampi_formats[slot->moment[0].format].filed : 0;
     const uint64_t filed   = ampi_formats[slot->master.format].filed;
     const uint64_t masters = filed + (filed && slot->model_type == AMP_F16);
-    uint64_t       x = has, y = moments, z = masters, old = masters << 4 | moments << 2 | has;
+    uint64_t       old = masters << 4 | moments << 2 | has;
+    struct { uint64_t has, moments, masters; } file = {has, moments, masters};
     if (a->version >= 6) {
-        AMPI_NUMBER(a, x);
-        AMPI_NUMBER(a, y);
-        AMPI_NUMBER(a, z);
+        AMPI_NAMED_3(a, &file, has, moments, masters);
     } else {
         AMPI_NUMBER(a, old);
-        x = old & 3u;
-        y = old >> 2 & 3u;
-        z = old >> 4;
+        file.has     = old & 3u;
+        file.moments = old >> 2 & 3u;
+        file.masters = old >> 4;
     }
     if (a->result != AMP_OK) return;
-    if (x != has)
-        ampi_differs(a, "which moments it has (frozen: 0)", x, has);
-    else if (y != moments)
-        ampi_stores_other(a, "moments", ampi_filed_moments, 3, y, moments);
-    else if (z != masters && (masters != AMPI_FILED_F32 || z >= AMPI_FILED_KAHAN))
-        ampi_stores_other(a, "master", ampi_filed_masters, 7, z, masters);
+    if (file.has != has)
+        ampi_differs(a, "which moments it has (frozen: 0)", file.has, has);
+    else if (file.moments != moments)
+        ampi_stores_other(a, "moments", ampi_filed_moments, 3, file.moments, moments);
+    else if (file.masters != masters &&
+             (masters != AMPI_FILED_F32 || file.masters >= AMPI_FILED_KAHAN))
+        ampi_stores_other(a, "master", ampi_filed_masters, 7, file.masters, masters);
 }
 
 /* Size, options and name of tensor i. */
@@ -6324,9 +6326,7 @@ static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_fa
 
 /* The body of a file that names a set: until version 5 without its content. */
 static void ampi_walk_set(ampi_archive *a) {
-    AMPI_NAMED(a, &a->set, step);
-    AMPI_NAMED(a, &a->set, edition);
-    AMPI_NAMED(a, &a->set, ranks);
+    AMPI_NAMED_3(a, &a->set, step, edition, ranks);
     if (a->version >= 6) AMPI_NAMED(a, &a->set, content);
 }
 
