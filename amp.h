@@ -9367,8 +9367,8 @@ static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t 
 
 /* Room for a copy of m: that of e, if there is an e and it has or finds enough, else of once, for
    this product only, down from top, but behind all that is stored. NULL: there is none. */
-static ampi_cached *ampi_cache_place(amp_session *s, ampi_cached *e, ampi_cached *once,
-                                     const ampi_matrix *m) {
+static ampi_cached *ampi_cache_room(amp_session *s, ampi_cached *e, ampi_cached *once,
+                                    const ampi_matrix *m) {
     const size_t room = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
     size_t       offset;
     if (room > s->top) return NULL;
@@ -9384,31 +9384,42 @@ static ampi_cached *ampi_cache_place(amp_session *s, ampi_cached *e, ampi_cached
     return once;
 }
 
-/* A copy of m, in the room of the weight that m is or lies in, cast if need be. After a capture its
-   replays may change weights at any time, so a copy is believed for one product only. */
-static amp_result ampi_cache_copy(amp_session *s, const ampi_matrix *m, const void **copy) {
-    ampi_cached once, *e = s->entries, *const end = e + s->num_entries;
-    int         in_use, current;
-    while (e < end && !ampi_within(m->x, ampi_extent(m, m->ld), e->base, e->n)) e++;
-    in_use  = e < end && e->product == s->product;
-    current = e < end && e->of.x && e->of.version == m->version && e->of.capture == m->capture &&
+/* The copy of m that is stored, if it is current. After a capture its replays may change weights at
+   any time, so a copy is believed for one product only. *e: the weight that m is or lies in, if a
+   copy of it may be placed, or NULL. */
+static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_cached **e) {
+    ampi_cached       *w = s->entries, *const end = w + s->num_entries;
+    const ampi_matrix *of;
+    int                in_use, current;
+    *e = NULL;
+    while (w < end && !ampi_within(m->x, ampi_extent(m, m->ld), w->base, w->n)) w++;
+    if (w == end) return NULL;
+    of      = &w->of;
+    in_use  = w->product == s->product;
+    current = of->x && of->version == m->version && of->capture == m->capture &&
               (m->capture || !s->captured || in_use);
-    if (current && e->of.x == m->x && e->of.rows == m->rows && e->of.cols == m->cols &&
-        e->of.ld == m->ld && e->of.count == m->count && e->of.stride == m->stride &&
-        e->of.type == m->type) {
-        s->hits++;
-    } else {
-        const int lasts = e < end && !(current && in_use); /* else: the other operand's, as it is */
-        e = ampi_cache_place(s, lasts ? e : NULL, &once, m);
-        if (!e) return AMP_ERROR_OUT_OF_MEMORY;
-        e->of.x = NULL;
-        AMPI_TRY(ampi_cache_cast(s, m, e->offset));
-        s->misses += e != &once;
-        s->transients += e == &once;
-        e->of = *m;
-    }
-    e->product = s->product;
-    *copy = s->memory + e->offset;
+    if (!current || !in_use) *e = w; /* else it has the other operand's, as it is */
+    if (!current || of->x != m->x || of->rows != m->rows || of->cols != m->cols ||
+        of->ld != m->ld || of->count != m->count || of->stride != m->stride ||
+        of->type != m->type)
+        return NULL;
+    w->product = s->product;
+    return s->memory + w->offset;
+}
+
+/* A new copy of m, in the room of e, if there is an e. */
+static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
+                                   const void **copy) {
+    ampi_cached        once;
+    ampi_cached *const to = ampi_cache_room(s, e, &once, m);
+    if (!to) return AMP_ERROR_OUT_OF_MEMORY;
+    to->of.x = NULL;
+    AMPI_TRY(ampi_cache_cast(s, m, to->offset));
+    s->misses += to != &once;
+    s->transients += to == &once;
+    to->of      = *m;
+    to->product = s->product;
+    *copy       = s->memory + to->offset;
     return AMP_OK;
 }
 
@@ -9418,6 +9429,7 @@ static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t 
                                  amp_dtype type, const void **copy, size_t *copy_ld) {
     const size_t stride = count > 1 ? x->stride : 0;
     ampi_matrix  m = {(const float *)x->x, x->rows, x->cols, x->ld, 1, stride, type, 0, 0};
+    ampi_cached *e;
     const void  *at;
     if (stride) m.count = count;
     if (!m.x || !m.rows || !m.cols || m.ld < m.cols) return AMP_ERROR_INVALID_ARGUMENT;
@@ -9428,8 +9440,9 @@ static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t 
         m.capture = s->backend.functions->capture_fn(&s->backend);
     if (m.capture) s->captured = 1;
     at = ampi_model_copy(s, &m);
-    if (!at) AMPI_TRY(ampi_cache_copy(s, &m, &at));
-    else s->hits++;
+    if (!at) at = ampi_cache_find(s, &m, &e);
+    if (at) s->hits++;
+    else AMPI_TRY(ampi_cache_place(s, e, &m, &at));
     *copy    = at;
     *copy_ld = ampi_copy_ld(&m);
     return AMP_OK;
