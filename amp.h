@@ -37,8 +37,8 @@
        >>gpu                              CUDA: what runs where, and when
        >>options  >>promises >>history    macros; memory, threads, errors
        >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm;
-                  and if you want it cuda, control, batches, ranks, sparse, report, storage, capability,
-                  autocast, session, sgemm, ops, cblas
+                  and if you want it cuda, control, batches, ranks, sparse, report, storage,
+                  capability, autocast, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
        >>impl     the code of these rooms, and words, arrays, step; instruction sets
                   (tiers) last
