@@ -789,10 +789,9 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
    skipped step, in units of the new scale. Does not wait; a graph stores this momentum. Save
    amp_optimizer_grad beside the state; after a load write it back (or zeros), and call this.
    AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE after a
-   step without unscale, the load of a state apart.
-   With amp_scaler alone have a buffer, zero at first, for each gradient. Check all; if found_inf
-   is 0, unscale each to its buffer, and step; update. Then, after a skip too, set each gradient to
-   its buffer times momentum * scale. (Unscaled in place, the momentum would be divided, too.) */
+   step without unscale, the load of a state apart. With amp_scaler alone: check all; if found_inf
+   is 0, unscale each to a buffer of its own (zero at first), and step; update; then, after a skip
+   too, set each gradient to its buffer times momentum * scale. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
 /* For your own kernel, in backend memory, filled by every check: return at once if skip is set;
@@ -952,18 +951,13 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
 
    A check adds what belongs to one row, in fp32 and a fixed order (>>impl sparse). A count above
    max_rows, or a row that is not in the tensor, skips the step as an overflow does, also where the
-   scaler is disabled; amp_grad_stats.bad_row tells.
+   scaler is disabled; amp_grad_stats.bad_row tells. On CUDA a step is 5 to 9 launches.
 
    The update is lazy: weight, moments and model copy change in rows that are there, with the
    bias corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the
-   optimizer's. (torch's SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1
-   - beta2^step) here.) Where every row is there once and nothing decays, a step has the bits of
-   one without rows.
-
-   On CUDA such a step is 5 to 9 launches: 4, 1 for every 8 bits of the largest number of rows in
-   a tensor, 1 if a max_rows is above 8192. rebind moves weight and grad alone.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks,
-   amp_optimizer_add_flat. */
+   optimizer's. Where every row is there once and nothing decays, a step has the bits of one without
+   rows. rebind moves weight and grad alone.
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks, add_flat. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row                                              */
@@ -974,18 +968,13 @@ typedef struct amp_rows {
 
 /* ---------------------------------------------------------------- >>api  report
    What happened, in which tensor, and why; and steps that are skipped because their norm is a
-   spike. amp_optimizer_stats needs no more than a step. For all else set desc.report before
-   amp_optimizer_init (examples/which_tensor.c; as text or JSON, and what to change:
-   examples/amp_report.h).
+   spike. Set desc.report before amp_optimizer_init; amp_optimizer_stats alone does not need it.
+   (examples/which_tensor.c; as text or JSON, and what to change: examples/amp_report.h.)
 
-   A step counts in passes that it makes anyway: no launch is added, nothing waits, a graph
-   replays it. Reading a report waits. Steps, taken or skipped, are iterations, numbered from
-   first_step + 1. All but the histograms is saved with the state; a state without a report
-   begins a new history. Each rank reports its own shard. On another number of ranks a run goes on
-   with the report that counts most overflows, and each tensor with the one that counts most in it.
-   Of a gradient of few rows the fp32 sums are counted; a row that is not in the tensor is an
-   overflow. Updates and magnitudes of weights are not counted in such a tensor, nor where masters
-   are not fp32.
+   Counting adds no launch and does not wait, and a graph replays it. Reading a report waits. Steps,
+   taken or skipped, are iterations, numbered from first_step + 1. All but the histograms is saved
+   with the state. Each rank reports its own shard. Of a gradient of few rows the fp32 sums are
+   counted. There, and where masters are not fp32, updates and magnitudes of weights are not.
 
    spike_z looks back over about 128 norms that were not spikes, and finds none before it has
    them. The scale advances after a spike as after a step that was taken. The fifth spike in a row
@@ -1069,9 +1058,8 @@ typedef struct amp_tensor_report {
        it was, which would have been lost without a master (Micikevicius et al. 2018, 3.1); and
        those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
-    /* weights that are inf or NaN, of the model where masters are not fp32. amp_optimizer_report
-       counts them, by one pass, if amp_report.nans is not 0 and the loss scale is no reason: it
-       is 1 or less, or ten steps in a row were skipped. Else 0, which says nothing */
+    /* weights that are inf or NaN (of the model where masters are not fp32). They are counted only
+       if amp_report.nans is not 0 and the scale is 1 or less, or ten steps in a row were skipped */
     uint64_t    bad_weights;
     /* magnitudes, not 0 and finite: bin b has those from 2^(4 b - 127) on, below 2^(4 b - 123),
        and bin 0 all that are less. Weights of a step that was skipped: none */
@@ -1090,20 +1078,16 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 #endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
-   Low-precision optimizer state. It saves memory; a step is faster only where memory binds it:
-   on one core five of the nine are slower than fp32 (examples/state.c). amp_tensor.storage, or
-   else desc.storage, names the formats of masters and moments, a row of AMP_STORAGE_LIST. By
-   AdamW, with a model and gradients of 16 bits, a step reads and writes 30 bytes an element in
-   fp32, 28 in split, 24 in sr, 8 less with moments of bf16, 12 less with 8 bits, 14 in
-   24bit+8bit. Each has the same bits on a CPU and a GPU, on any number of ranks, saved and
-   loaded.
+   Low-precision optimizer state: amp_tensor.storage, or else desc.storage, names the formats of
+   masters and moments, a row of AMP_STORAGE_LIST. It saves memory; a step is faster only where
+   memory binds it: on one core five of the nine are slower than fp32 (examples/state.c). Each has
+   the same bits on a CPU and a GPU, on any number of ranks, saved and loaded.
 
    With masters of F32 weights stay where they are, and models may be of any type or none: a
    trainer whose weights are fp32 (amp_linear; desc.dtype AMP_F32) has 8 or 6.1 bytes an element,
-   not 12. SPLIT stores fp32 in other memory: with equal gradients its masters, moments and state
-   files are F32's bit for bit. Its model is the master rounded to nearest, but ties round away from
-   zero. (A NaN stays a NaN; its payload may change.) It wants models of bf16; 24BIT and SR take
-   fp16, too. How they round, and from what random bits: >>core storage. A state file has desc.seed.
+   not 12. SPLIT stores fp32 in other memory: its masters, moments and state files are F32's bit
+   for bit. Its models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR
+   take fp16, too; how they round: >>core storage. A state file has desc.seed.
 
    With keep_fp32 a tensor is stored in fp32, but for the moments of a storage of its own whose
    master is F32. A report counts gradients alone where masters or moments are not fp32. Where
@@ -2512,7 +2496,9 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
     r->sampled = number;
 }
 /* ----------------------------------------------------------------- >>core  storage
-   Formats, and random bits (codecs: >>core formulas).
+   Formats, and random bits (codecs: >>core formulas). By AdamW, with a model and gradients of 16
+   bits, a step reads and writes 30 bytes an element in fp32, 28 in split, 24 in sr, 8 less with
+   moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
 
    24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
    2^-32. A change of a weight by less than half of the last bit is lost.
@@ -8177,7 +8163,10 @@ static const ampi_ranks_hooks *ampi_with_ranks(void) { return NULL; }
 
 /* ---------------------------------------------------------------- >>impl  sparse
    The sum of a row: each 64 entries that it has are added, in their order, then these sums in
-   theirs. The sums, rows ascending, are checked and counted as the elements of a tensor. */
+   theirs. The sums, rows ascending, are checked and counted as the elements of a tensor.
+   (torch's SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step)
+   here.) Launches on CUDA: 4, 1 for every 8 bits of the largest number of rows in a tensor, and 1
+   if a max_rows is above 8192. */
 
 #ifndef AMP_NO_ROWS
 AMPI_COLD_BEGIN
@@ -8346,7 +8335,9 @@ static const ampi_rows_hooks *ampi_with_rows(void) { return NULL; }
 
 /* --------------------------------------------------------------- >>impl  report
    A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report); here they are
-   read, saved and judged. */
+   read, saved and judged. A state without a report begins a new history. On another number of
+   ranks a run goes on with the report that counts most overflows, and each tensor with the one
+   that counts most in it. */
 
 #ifndef AMP_NO_REPORT
 
