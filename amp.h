@@ -4175,49 +4175,73 @@ static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_ty
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
 }
 
-/* What the second floor adds to set-up, step and files: of each room one table, or NULL if it
-   was left out (AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT). No two functions of a table are of
-   one type, as in ampi_functions. */
+/* What ranks, rows and report add to set-up, step and files. Where a room is left out, a macro in
+   its place refuses what asks for the room, and the rest is never called. */
 typedef struct ampi_archive ampi_archive;
 typedef struct ampi_arena   ampi_arena;
 typedef struct ampi_loading ampi_loading;
 typedef struct ampi_state   ampi_state;
 typedef struct ampi_target  ampi_target;
-typedef struct ampi_ranks_hooks {
-    amp_result (*ok)(const amp_optimizer_desc *d); /* may the desc be so? */
-    /* in prepare: ranks meet, with what this one has come to. Are tables the same? */
-    amp_result (*meet)(const amp_optimizer *opt, amp_result result);
-    /* files: which set one names; a set, or what replaces one, is saved; what a set has for this
-       rank; ranks meet behind it */
-    amp_result (*read)(ampi_archive *a, amp_read_fn read_fn, void *user);
-    amp_result (*save)(const amp_optimizer *opt, ampi_target *to, amp_result result);
-    amp_result (*load)(const amp_optimizer *opt, const char *path, ampi_loading *l);
-    void       (*loaded)(const amp_optimizer *opt, ampi_loading *l, amp_result *result);
-} ampi_ranks_hooks;
-typedef struct ampi_rows_hooks {
-    amp_result (*ok)(const amp_optimizer *opt, const amp_tensor *t, size_t i);
-    void       (*layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-    /* a step: add up rows, in front of their check; move these rows; which element is a sum's? */
-    void       (*sum)(const amp_plan *plan, ampi_slot *slot);
-    void       (*step)(const amp_plan *plan, const ampi_slot *slot);
-    amp_result (*stats)(const amp_optimizer *opt, int i, amp_grad_stats *stats);
-} ampi_rows_hooks;
-typedef struct ampi_report_hooks {
-    amp_result (*ok)(const amp_optimizer_desc *d);
-    size_t     (*room)(size_t num_slots); /* bytes of host memory behind the plan's tables */
-    void       (*layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-    /* a chunk of a step that is sampled: behind its check, and around its update */
-    void       (*grads)(ampi_histogram *histogram, const void *x, amp_dtype type, size_t n);
-    void       (*weights)(const amp_plan *plan, const ampi_slot *slot, ampi_job job, size_t begin,
-                          size_t n, ampi_histogram *histogram);
-    /* a state: its history; what was is over; send what was loaded */
-    void       (*walk)(ampi_archive *a, const amp_optimizer *opt);
-    void       (*forget)(amp_plan *plan);
-    amp_result (*send)(const amp_optimizer *opt);
-} ampi_report_hooks;
-static const ampi_ranks_hooks  *ampi_with_ranks(void);
-static const ampi_rows_hooks   *ampi_with_rows(void);
-static const ampi_report_hooks *ampi_with_report(void);
+#ifndef AMP_NO_RANKS
+static amp_result ampi_ranks_ok(const amp_optimizer_desc *d); /* may the desc be so? */
+/* in prepare: ranks meet, with what this one has come to. Are tables the same? */
+static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result);
+/* files: which set one names; a set, or what replaces one, is saved; what a set has for this rank
+   is loaded, and ranks meet behind it */
+static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user);
+#ifndef AMP_NO_STDLIB
+static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result);
+static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
+                                  amp_result result);
+#endif
+#else
+#define ampi_ranks_ok(d) ampi_left_out((d)->problem, "desc.ranks", "AMP_NO_RANKS")
+#define ampi_same_tables(opt, result) (result)
+#define ampi_read_set(a, read_fn, user) \
+    ampi_left_out((a)->opt->desc.problem, "a set of files", "AMP_NO_RANKS")
+#define ampi_save_ranks(opt, to, result) \
+    ((result) == AMP_OK ? ampi_replace_base((to), (opt)) : (result))
+#define ampi_load_ranks(opt, path, l, result) (result)
+#endif
+#ifndef AMP_NO_ROWS
+static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t);
+static void       ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
+/* a step: add up rows, in front of their check; move these rows; which element is a sum's? */
+static void       ampi_sum_rows(const amp_plan *plan, ampi_slot *slot);
+static void       ampi_update_rows(const amp_plan *plan, const ampi_slot *slot);
+static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats);
+#else
+#define ampi_rows_ok(opt, t) \
+    ampi_left_out((opt)->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS")
+#define ampi_place_rows(opt, plan, arena)   ((void)0)
+#define ampi_sum_rows(plan, slot)           ((void)0)
+#define ampi_update_rows(plan, slot)        ((void)0)
+#define ampi_place_in_rows(opt, i, stats)   AMP_OK
+#endif
+#ifndef AMP_NO_REPORT
+static amp_result ampi_report_ok(const amp_optimizer_desc *d);
+static size_t     ampi_report_room(size_t num_slots); /* host memory behind the plan's tables */
+static void       ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
+/* a chunk of a step that is sampled: behind its check, and around its update */
+static void       ampi_sample_grads(ampi_histogram *histogram, const void *x, amp_dtype type,
+                                    size_t n);
+static void       ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
+                                      size_t begin, size_t n, ampi_histogram *histogram);
+/* a state: its history; what was is over; send what was loaded */
+static void       ampi_walk_report(ampi_archive *a, const amp_optimizer *opt);
+static void       ampi_forget(amp_plan *plan);
+static amp_result ampi_send_history(const amp_optimizer *opt);
+#else
+#define ampi_report_ok(d) ampi_left_out((d)->problem, "desc.report", "AMP_NO_REPORT")
+#define ampi_report_room(num_slots)               0
+#define ampi_layout_report(opt, plan, arena)      ((void)0)
+#define ampi_sample_grads(histogram, x, type, n)  ((void)0)
+#define ampi_sample_weights(plan, slot, job, begin, n, histogram) ((void)0)
+#define ampi_walk_report(a, opt) \
+    ((a)->result = ampi_left_out((opt)->desc.problem, "the report in the file", "AMP_NO_REPORT"))
+#define ampi_forget(plan)      ((void)0)
+#define ampi_send_history(opt) AMP_OK
+#endif
 
 /* Something of a desc or a file is of a room that was left out. */
 static amp_result ampi_left_out(char *problem, const char *what, const char *macro) {
@@ -4331,12 +4355,8 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     if (d->backend && !d->backend->functions)
         return ampi_refuse(d, AMP_ERROR_INVALID_ARGUMENT,
                            "amp_optimizer_desc.backend was not made by amp_cuda_backend");
-    if (ampi_has_ranks(d))
-        AMPI_TRY(ampi_with_ranks() ? ampi_with_ranks()->ok(d)
-                                   : ampi_left_out(d->problem, "desc.ranks", "AMP_NO_RANKS"));
-    if (d->report)
-        AMPI_TRY(ampi_with_report() ? ampi_with_report()->ok(d)
-                                    : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT"));
+    if (ampi_has_ranks(d)) AMPI_TRY(ampi_ranks_ok(d));
+    if (d->report) AMPI_TRY(ampi_report_ok(d));
     if (d->storage) AMPI_TRY(ampi_storage_ok(d->storage, d->problem));
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
@@ -4505,10 +4525,7 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
          "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add"},
         {1, AMP_OK, NULL}};
     AMPI_TRY(ampi_refuse_tensor(opt, opt->num_entries, t->name, why));
-    if (t->rows)
-        AMPI_TRY(ampi_with_rows()
-                     ? ampi_with_rows()->ok(opt, t, opt->num_entries)
-                     : ampi_left_out(opt->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS"));
+    if (t->rows) AMPI_TRY(ampi_rows_ok(opt, t));
     return ampi_storage_check(opt, t);
 }
 
@@ -4793,8 +4810,8 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
         (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
     plan->scaler = opt->desc.shared_scaler;
     if (base && !plan->shared) plan->scaler = &plan->control->scaler;
-    if (opt->reports) ampi_with_report()->layout(opt, plan, &arena);
-    if (plan->num_sparse) ampi_with_rows()->layout(opt, plan, &arena);
+    if (opt->reports) ampi_layout_report(opt, plan, &arena);
+    if (plan->num_sparse) ampi_place_rows(opt, plan, &arena);
     for (k = 0; k < kinds; k++)
         for (i = 0; i < count; i++) ampi_place_array(opt, i, (ampi_array)k, &arena);
     *num_bytes = arena.used;
@@ -5014,8 +5031,7 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
                                      header + opt->num_entries * (sizeof(ampi_slot) +
                                                                   3 * sizeof(ampi_range)) +
                                          num_sparse * sizeof(ampi_sparse) +
-                                         (opt->reports ? ampi_with_report()->room(opt->num_entries)
-                                                       : 0));
+                                         (opt->reports ? ampi_report_room(opt->num_entries) : 0));
     if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
@@ -5088,7 +5104,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     result = ampi_shared_ok(opt);
     if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result == AMP_OK) result = ampi_build(opt);
-    if (opt->ranks.count && opt->ranks.sum_fn) result = ampi_with_ranks()->meet(opt, result);
+    if (opt->ranks.count && opt->ranks.sum_fn) result = ampi_same_tables(opt, result);
     if (result == AMP_OK) result = ampi_fill_tensors(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
     else opt->pending = AMP_OK; /* what a begin_step before it has told */
@@ -5359,7 +5375,7 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
         uint32_t       max;
         amp_grad_stats seen;
         AMPI_IEEE(sums[c] = ampi_check_chunk(x, type, n, &seen));
-        if (histogram) AMPI_IEEE(ampi_with_report()->grads(histogram, x, type, n));
+        if (histogram) AMPI_IEEE(ampi_sample_grads(histogram, x, type, n));
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
         if (max > largest) largest = max;
@@ -5389,7 +5405,7 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     for (t = 0; t < plan->num_slots; t++) {
         ampi_slot *slot = &plan->slots[t];
         uint32_t   max;
-        if (slot->sparse) ampi_with_rows()->sum(plan, slot);
+        if (slot->sparse) ampi_sum_rows(plan, slot);
         ampi_check_slot(plan, slot,
                         samples ? ampi_histogram_of(plan, ~plan->record->which, t) : NULL);
         max = ampi_load_u32(&slot->stats.max_finite, 0);
@@ -5477,8 +5493,7 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
     AMPI_OPENMP(omp parallel for schedule(static) if (chunks >= AMPI_SHARED))
     for (c = 0; c < chunks; c++) {
         const size_t i = (size_t)c * AMPI_CHUNK, n = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
-        if (histogram)
-            AMPI_IEEE(ampi_with_report()->weights(plan, slot, job, i, n, histogram));
+        if (histogram) AMPI_IEEE(ampi_sample_weights(plan, slot, job, i, n, histogram));
         else AMPI_IEEE(ampi_update_chunk(plan, slot, job, i, n));
     }
 }
@@ -5496,7 +5511,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
         const ampi_slot *slot   = &plan->slots[t];
         const int        counts = watch && ampi_counts_updates(slot);
         const void      *needs  = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
-        if (moves && slot->sparse) ampi_with_rows()->step(plan, slot);
+        if (moves && slot->sparse) ampi_update_rows(plan, slot);
         else if (moves && needs)
             ampi_update_slot(plan, slot, job,
                              counts ? ampi_histogram_of(plan, plan->record->which, t) : NULL);
@@ -5760,7 +5775,7 @@ static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_grad
     const ampi_slot *s = &opt->plan->host_slots[i];
     stats->first_nonfinite += s->first;
     if (!stats->nonfinite) stats->first_nonfinite = ampi_tensor(opt, i)->n;
-    return stats->nonfinite && s->sparse ? ampi_with_rows()->stats(opt, i, stats) : AMP_OK;
+    return stats->nonfinite && s->sparse ? ampi_place_in_rows(opt, i, stats) : AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
@@ -5971,6 +5986,8 @@ static void ampi_number(ampi_archive *a, void *number, size_t size, int own, con
 
 #define AMPI_NUMBER(a, x)         ampi_number((a), &(x), sizeof(x), 0, #x)
 #define AMPI_NAMED(a, p, member) ampi_number((a), &(p)->member, sizeof (p)->member, 0, #member)
+#define AMPI_NAMED_3(a, p, x, y, z) \
+    (AMPI_NAMED(a, p, x), AMPI_NAMED(a, p, y), AMPI_NAMED(a, p, z))
 
 /* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
@@ -6133,24 +6150,24 @@ static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t moments = has ? ampi_formats[slot->moment[0].format].filed : 0;
     const uint64_t filed   = ampi_formats[slot->master.format].filed;
     const uint64_t masters = filed + (filed && slot->model_type == AMP_F16);
-    uint64_t       x = has, y = moments, z = masters, old = masters << 4 | moments << 2 | has;
+    uint64_t       old = masters << 4 | moments << 2 | has;
+    struct { uint64_t has, moments, masters; } file = {has, moments, masters};
     if (a->version >= 6) {
-        AMPI_NUMBER(a, x);
-        AMPI_NUMBER(a, y);
-        AMPI_NUMBER(a, z);
+        AMPI_NAMED_3(a, &file, has, moments, masters);
     } else {
         AMPI_NUMBER(a, old);
-        x = old & 3u;
-        y = old >> 2 & 3u;
-        z = old >> 4;
+        file.has     = old & 3u;
+        file.moments = old >> 2 & 3u;
+        file.masters = old >> 4;
     }
     if (a->result != AMP_OK) return;
-    if (x != has)
-        ampi_differs(a, "which moments it has (frozen: 0)", x, has);
-    else if (y != moments)
-        ampi_stores_other(a, "moments", ampi_filed_moments, 3, y, moments);
-    else if (z != masters && (masters != AMPI_FILED_F32 || z >= AMPI_FILED_KAHAN))
-        ampi_stores_other(a, "master", ampi_filed_masters, 7, z, masters);
+    if (file.has != has)
+        ampi_differs(a, "which moments it has (frozen: 0)", file.has, has);
+    else if (file.moments != moments)
+        ampi_stores_other(a, "moments", ampi_filed_moments, 3, file.moments, moments);
+    else if (file.masters != masters &&
+             (masters != AMPI_FILED_F32 || file.masters >= AMPI_FILED_KAHAN))
+        ampi_stores_other(a, "master", ampi_filed_masters, 7, file.masters, masters);
 }
 
 /* Size, options and name of tensor i. */
@@ -6295,9 +6312,7 @@ static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_fa
 
 /* The body of a file that names a set: until version 5 without its content. */
 static void ampi_walk_set(ampi_archive *a) {
-    AMPI_NAMED(a, &a->set, step);
-    AMPI_NAMED(a, &a->set, edition);
-    AMPI_NAMED(a, &a->set, ranks);
+    AMPI_NAMED_3(a, &a->set, step, edition, ranks);
     if (a->version >= 6) AMPI_NAMED(a, &a->set, content);
 }
 
@@ -6321,7 +6336,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->flags & AMPI_FILE_SEED) AMPI_NAMED(a, &state->control, seed);
     common = a->common;
-    if (a->flags & AMPI_FILE_REPORT) ampi_with_report()->walk(a, opt);
+    if (a->flags & AMPI_FILE_REPORT) ampi_walk_report(a, opt);
     a->common = common; /* a report is of one rank */
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
@@ -6479,7 +6494,7 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     if (a->flags != AMPI_FILE_SET ||
         a->body != (a->version < 6 ? AMPI_STATE_OLD_SET : AMPI_STATE_SET))
         return AMP_ERROR_CORRUPT;
-    return ampi_with_ranks() ? ampi_with_ranks()->read(a, read_fn, user) : AMP_OK;
+    return ampi_read_set(a, read_fn, user);
 }
 
 /* The files that are being loaded. */
@@ -6493,8 +6508,9 @@ struct ampi_loading {
 
 static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
     memset(l, 0, sizeof *l);
-    l->files = &l->one;
-    l->num   = 1;
+    l->files   = &l->one;
+    l->num     = 1;
+    l->one.opt = opt;
     return ampi_read_state(opt, &l->own);
 }
 
@@ -6527,12 +6543,11 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     if (a->flags & AMPI_FILE_SET)
         return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH,
                            "this file names a set: amp_optimizer_load_file reads that");
-    if ((a->flags & AMPI_FILE_REPORT) && !ampi_with_report())
-        return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
     l->state = l->own; /* but for what versions below 4 do not have */
     c->skipped_in_a_row = s->skipped_in_a_row = s->updates_since = s->overflows_since = 0;
     s->tolerance        = 0.0;
     ampi_count_state(a, opt, &l->state);
+    AMPI_TRY(a->result); /* it may have a report, which was left out */
     fits = a->body == a->count;
     AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
     a->walk = AMPI_VERIFY;
@@ -6575,7 +6590,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     ampi_keep_own(opt, l);
     plan->version++;
     plan->has_lr = l->state.has_lr != 0u;
-    if (plan->record) ampi_with_report()->forget(plan);
+    if (plan->record) ampi_forget(plan);
     for (i = 0; i < l->num; i++) {
         ampi_state file = l->state; /* of which the walk takes what is settled already */
         l->files[i].walk = AMPI_LOAD;
@@ -6598,7 +6613,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     if (opt->ranks.count) /* what was accumulated is of another run */
         AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
     opt->carries = 1; /* what the caller saved beside the state */
-    return plan->record ? ampi_with_report()->send(opt) : AMP_OK;
+    return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 
 /* The end, be it an error. */
@@ -6801,8 +6816,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     if (result == AMP_ERROR_WRITE) to->error = errno; /* before ranks meet */
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
-    if (ampi_with_ranks()) result = ampi_with_ranks()->save(opt, to, result);
-    else if (result == AMP_OK) result = ampi_replace_base(to, opt);
+    result = ampi_save_ranks(opt, to, result);
     error = to && result != AMP_OK ? to->error : 0;
     ampi_release(&opt->desc.allocator, to);
     if (error) errno = error;
@@ -6819,8 +6833,7 @@ static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi
     if (result == AMP_OK && !(a->flags & AMPI_FILE_SET))
         result = ampi_load_body(opt, l, a, ampi_file_read, file);
     if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
-    if (result == AMP_OK && (!(a->flags & AMPI_FILE_SET) || ampi_with_ranks()) &&
-        fgetc(file) != EOF)
+    if (result == AMP_OK && fgetc(file) != EOF)
         result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT, "there are bytes behind its end");
     fclose(file);
     return result;
@@ -6834,12 +6847,7 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     if (result == AMP_OK)
         result = path ? ampi_load_from(opt, &l, &l.one, path)
                       : ampi_missing(opt->desc.problem, "path");
-    if (result == AMP_OK && (l.one.flags & AMPI_FILE_SET))
-        result = ampi_with_ranks()
-                     ? ampi_with_ranks()->load(opt, path, &l)
-                     : ampi_left_out(opt->desc.problem, "a set of files", "AMP_NO_RANKS");
-    if (ampi_with_ranks()) ampi_with_ranks()->loaded(opt, &l, &result);
-    return ampi_load_end(opt, &l, result);
+    return ampi_load_end(opt, &l, ampi_load_ranks(opt, path, &l, result));
 }
 
 /* ----------------------------------------------------------- >>impl  environment */
@@ -8127,38 +8135,29 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
     return result;
 }
 
-/* Where each rank reads but one file of a set, they learn of others' here. The sums of all files
-   add up to what the set says of its content. */
-static void ampi_meet_loaded(const amp_optimizer *opt, ampi_loading *l, amp_result *result) {
+/* Read the set that path names, if it names one. Where each rank reads but one file, it learns of
+   others' here. The sums of all files add up to what the set says of its content. */
+static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
+                                  amp_result result) {
     const uint64_t content = l->one.set.content;
-    const int      one     = *result == AMP_OK && l->alone;
-    const uint64_t hash = ampi_hash(ampi_hash(l->files[0].common, content), (uint64_t)l->alone);
+    uint64_t       hash;
     double         words[2];
+    int            one;
+    if (result == AMP_OK && (l->one.flags & AMPI_FILE_SET)) result = ampi_load_set(opt, path, l);
+    hash = ampi_hash(ampi_hash(l->files[0].common, content), (uint64_t)l->alone);
+    one  = result == AMP_OK && l->alone;
     ampi_split_sum(words, one ? l->sum : 0);
     if (opt->plan->meets == AMPI_OVER_SUMS)
-        ampi_agree(opt, result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
+        ampi_agree(opt, &result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
     if (one) l->sum = ampi_join_sums(words);
-    if (*result == AMP_OK && content && l->sum != content)
-        *result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
+    if (result == AMP_OK && content && l->sum != content)
+        return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
+    return result;
 }
 
 #endif /* AMP_NO_STDLIB */
 
-static const ampi_ranks_hooks *ampi_with_ranks(void) {
-    static const ampi_ranks_hooks hooks = {
-        ampi_ranks_ok, ampi_same_tables, ampi_read_set,
-#ifdef AMP_NO_STDLIB
-        NULL, NULL, NULL
-#else
-        ampi_save_ranks, ampi_load_set, ampi_meet_loaded
-#endif
-    };
-    return &hooks;
-}
-
 AMPI_COLD_END
-#else
-static const ampi_ranks_hooks *ampi_with_ranks(void) { return NULL; }
 #endif /* AMP_NO_RANKS */
 
 /* ---------------------------------------------------------------- >>impl  sparse
@@ -8172,7 +8171,7 @@ static const ampi_ranks_hooks *ampi_with_ranks(void) { return NULL; }
 AMPI_COLD_BEGIN
 
 /* Does what a tensor says of rows go together? */
-static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
+static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_rows *r      = t->rows;
     const size_t    length = r->row_length ? r->row_length : 1;
     const int       most   = ampi_optimizers[opt->desc.kind].always;
@@ -8190,7 +8189,7 @@ static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t, si
              r->max_rows > SIZE_MAX / 64 / length,
          AMP_ERROR_TOO_LARGE, "its rows, or max_rows, are too many"},
         {1, AMP_OK, NULL}};
-    return ampi_refuse_tensor(opt, i, t->name, why);
+    return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
 
 /* Gradients of few rows: their room, and their sums as gradients. */
@@ -8323,14 +8322,6 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
 
 AMPI_STRICT_END
 
-static const ampi_rows_hooks *ampi_with_rows(void) {
-    static const ampi_rows_hooks hooks = {ampi_rows_ok, ampi_place_rows, ampi_sum_rows,
-                                          ampi_update_rows, ampi_place_in_rows};
-    return &hooks;
-}
-
-#else
-static const ampi_rows_hooks *ampi_with_rows(void) { return NULL; }
 #endif /* AMP_NO_ROWS */
 
 /* --------------------------------------------------------------- >>impl  report
@@ -8761,16 +8752,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
     return AMP_OK;
 }
 
-static const ampi_report_hooks *ampi_with_report(void) {
-    static const ampi_report_hooks hooks = {
-        ampi_report_ok,      ampi_report_room, ampi_layout_report, ampi_sample_grads,
-        ampi_sample_weights, ampi_walk_report, ampi_forget,        ampi_send_history};
-    return &hooks;
-}
-
 AMPI_COLD_END
-#else
-static const ampi_report_hooks *ampi_with_report(void) { return NULL; }
 #endif /* AMP_NO_REPORT */
 
 #ifndef AMP_NO_AUTOCAST
@@ -9376,8 +9358,8 @@ static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t 
 
 /* Room for a copy of m: that of e, if there is an e and it has or finds enough, else of once, for
    this product only, down from top, but behind all that is stored. NULL: there is none. */
-static ampi_cached *ampi_cache_place(amp_session *s, ampi_cached *e, ampi_cached *once,
-                                     const ampi_matrix *m) {
+static ampi_cached *ampi_cache_room(amp_session *s, ampi_cached *e, ampi_cached *once,
+                                    const ampi_matrix *m) {
     const size_t room = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
     size_t       offset;
     if (room > s->top) return NULL;
@@ -9393,31 +9375,42 @@ static ampi_cached *ampi_cache_place(amp_session *s, ampi_cached *e, ampi_cached
     return once;
 }
 
-/* A copy of m, in the room of the weight that m is or lies in, cast if need be. After a capture its
-   replays may change weights at any time, so a copy is believed for one product only. */
-static amp_result ampi_cache_copy(amp_session *s, const ampi_matrix *m, const void **copy) {
-    ampi_cached once, *e = s->entries, *const end = e + s->num_entries;
-    int         in_use, current;
-    while (e < end && !ampi_within(m->x, ampi_extent(m, m->ld), e->base, e->n)) e++;
-    in_use  = e < end && e->product == s->product;
-    current = e < end && e->of.x && e->of.version == m->version && e->of.capture == m->capture &&
+/* The copy of m that is stored, if it is current. After a capture its replays may change weights at
+   any time, so a copy is believed for one product only. *e: the weight that m is or lies in, if a
+   copy of it may be placed, or NULL. */
+static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_cached **e) {
+    ampi_cached       *w = s->entries, *const end = w + s->num_entries;
+    const ampi_matrix *of;
+    int                in_use, current;
+    *e = NULL;
+    while (w < end && !ampi_within(m->x, ampi_extent(m, m->ld), w->base, w->n)) w++;
+    if (w == end) return NULL;
+    of      = &w->of;
+    in_use  = w->product == s->product;
+    current = of->x && of->version == m->version && of->capture == m->capture &&
               (m->capture || !s->captured || in_use);
-    if (current && e->of.x == m->x && e->of.rows == m->rows && e->of.cols == m->cols &&
-        e->of.ld == m->ld && e->of.count == m->count && e->of.stride == m->stride &&
-        e->of.type == m->type) {
-        s->hits++;
-    } else {
-        const int lasts = e < end && !(current && in_use); /* else: the other operand's, as it is */
-        e = ampi_cache_place(s, lasts ? e : NULL, &once, m);
-        if (!e) return AMP_ERROR_OUT_OF_MEMORY;
-        e->of.x = NULL;
-        AMPI_TRY(ampi_cache_cast(s, m, e->offset));
-        s->misses += e != &once;
-        s->transients += e == &once;
-        e->of = *m;
-    }
-    e->product = s->product;
-    *copy = s->memory + e->offset;
+    if (!current || !in_use) *e = w; /* else it has the other operand's, as it is */
+    if (!current || of->x != m->x || of->rows != m->rows || of->cols != m->cols ||
+        of->ld != m->ld || of->count != m->count || of->stride != m->stride ||
+        of->type != m->type)
+        return NULL;
+    w->product = s->product;
+    return s->memory + w->offset;
+}
+
+/* A new copy of m, in the room of e, if there is an e. */
+static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
+                                   const void **copy) {
+    ampi_cached        once;
+    ampi_cached *const to = ampi_cache_room(s, e, &once, m);
+    if (!to) return AMP_ERROR_OUT_OF_MEMORY;
+    to->of.x = NULL;
+    AMPI_TRY(ampi_cache_cast(s, m, to->offset));
+    s->misses += to != &once;
+    s->transients += to == &once;
+    to->of      = *m;
+    to->product = s->product;
+    *copy       = s->memory + to->offset;
     return AMP_OK;
 }
 
@@ -9427,6 +9420,7 @@ static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t 
                                  amp_dtype type, const void **copy, size_t *copy_ld) {
     const size_t stride = count > 1 ? x->stride : 0;
     ampi_matrix  m = {(const float *)x->x, x->rows, x->cols, x->ld, 1, stride, type, 0, 0};
+    ampi_cached *e;
     const void  *at;
     if (stride) m.count = count;
     if (!m.x || !m.rows || !m.cols || m.ld < m.cols) return AMP_ERROR_INVALID_ARGUMENT;
@@ -9437,8 +9431,9 @@ static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t 
         m.capture = s->backend.functions->capture_fn(&s->backend);
     if (m.capture) s->captured = 1;
     at = ampi_model_copy(s, &m);
-    if (!at) AMPI_TRY(ampi_cache_copy(s, &m, &at));
-    else s->hits++;
+    if (!at) at = ampi_cache_find(s, &m, &e);
+    if (at) s->hits++;
+    else AMPI_TRY(ampi_cache_place(s, e, &m, &at));
     *copy    = at;
     *copy_ld = ampi_copy_ld(&m);
     return AMP_OK;
