@@ -507,11 +507,11 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale);
 
 /* --------------------------------------------------------------- >>api  backend */
 
-/* Where memory comes from. Zero: malloc and free. alloc_fn returns NULL when it cannot. */
+/* Where memory comes from. Zero: malloc and free. allocate_fn returns NULL when it cannot. */
 typedef struct amp_allocator {
-    void *(*alloc_fn)(size_t num_bytes, void *user_data);
-    void (*free_fn)(void *memory, void *user_data);
-    void *user_data;
+    void *(*allocate_fn)(void *user, size_t num_bytes);
+    void (*release_fn)(void *user, void *memory);
+    void *user;
 } amp_allocator;
 
 typedef struct amp_plan       amp_plan;       /* tables of one optimizer; defined in >>core      */
@@ -4154,18 +4154,18 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
 
 static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
 #ifndef AMP_NO_STDLIB
-    if (!a->alloc_fn) return malloc(num_bytes);
+    if (!a->allocate_fn) return malloc(num_bytes);
 #endif
-    return a->alloc_fn ? a->alloc_fn(num_bytes, a->user_data) : NULL;
+    return a->allocate_fn ? a->allocate_fn(a->user, num_bytes) : NULL;
 }
 
 /* Freeing leaves errno: what a caller has to tell is often followed by it. */
 static void ampi_release(const amp_allocator *a, void *memory) {
 #ifndef AMP_NO_STDLIB
     const int error = errno;
-    if (memory && !a->free_fn) free(memory);
+    if (memory && !a->release_fn) free(memory);
 #endif
-    if (memory && a->free_fn) a->free_fn(memory, a->user_data);
+    if (memory && a->release_fn) a->release_fn(a->user, memory);
 #ifndef AMP_NO_STDLIB
     errno = error;
 #endif
@@ -4174,9 +4174,9 @@ static void ampi_release(const amp_allocator *a, void *memory) {
 /* Both functions or none; without malloc, both. */
 static int ampi_allocator_ok(const amp_allocator *a) {
 #ifdef AMP_NO_STDLIB
-    if (!a->alloc_fn) return 0;
+    if (!a->allocate_fn) return 0;
 #endif
-    return !a->alloc_fn == !a->free_fn;
+    return !a->allocate_fn == !a->release_fn;
 }
 
 /* What callers ask of a backend most. */

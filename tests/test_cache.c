@@ -41,8 +41,8 @@ static void randomize(float *x, size_t n) {
 
 static amp_session session;
 
-static void *no_memory(size_t num_bytes, void *user) { return num_bytes ? NULL : user; }
-static void  no_free(void *memory, void *user) { (void)memory, (void)user; }
+static void *no_memory(void *user, size_t num_bytes) { return num_bytes ? NULL : user; }
+static void  no_free(void *user, void *memory) { (void)memory, (void)user; }
 
 static void end(void) { /* also of a test that stopped early */
     amp_autocast_use(NULL);
@@ -799,13 +799,13 @@ TEST(bad_arguments, "manual: errors for NULL, for sizes of 0 and "
 }
 
 static int   live_blocks, refuse;
-static void *counting_alloc(size_t n, void *user) {
+static void *counting_alloc(void *user, size_t n) {
     void *p = refuse ? NULL : malloc(n);
     live_blocks += p != NULL;
     *(size_t *)user += n;
     return p;
 }
-static void counting_free(void *p, void *user) {
+static void counting_free(void *user, void *p) {
     (void)user;
     live_blocks -= p != NULL;
     free(p);
@@ -818,9 +818,9 @@ TEST(memory, "manual: one allocation, by the allocator given; its failure leaves
     float              w[64];
     const void        *copy;
     size_t             asked = 0, ld;
-    allocator.alloc_fn  = counting_alloc;
-    allocator.free_fn   = counting_free;
-    allocator.user_data = &asked;
+    allocator.allocate_fn = counting_alloc;
+    allocator.release_fn  = counting_free;
+    allocator.user        = &asked;
     randomize(w, 64);
     refuse = 1;
     CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, &allocator, NULL), AMP_ERROR_OUT_OF_MEMORY);
@@ -1906,12 +1906,12 @@ TEST(a_session_tells, "promises: amp_session_start writes the desc's problem, of
     } while (0)
     memset(&half, 0, sizeof half);
     memset(&none, 0, sizeof none);
-    half.alloc_fn = no_memory;
+    half.allocate_fn = no_memory;
     TOLD(amp_session_start(NULL, NULL, 0, NULL, &desc), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
     TOLD(amp_session_start(&session, &none, 0, NULL, &desc), AMP_ERROR_INVALID_ARGUMENT, "backend was not made");
     TOLD(amp_session_start(&session, NULL, 64, &half, &desc), AMP_ERROR_INVALID_ARGUMENT, "both functions");
     TOLD(amp_session_start(&session, NULL, SIZE_MAX, NULL, &desc), AMP_ERROR_TOO_LARGE, "num_bytes");
-    half.free_fn = no_free;
+    half.release_fn = no_free;
     TOLD(amp_session_start(&session, NULL, 64, &half, &desc), AMP_ERROR_OUT_OF_MEMORY, "allocator");
     desc.init_scale = -1.0f;
     TOLD(amp_session_start(&session, NULL, 64, NULL, &desc), AMP_ERROR_INVALID_CONFIG, "init_scale is -1");
@@ -1995,10 +1995,10 @@ TEST(refused_at_init, "manual: an allocator of one function and a backend that l
     memset(&s, 0x5a, sizeof s);
     before = s;
     memset(&half, 0, sizeof half);
-    half.alloc_fn = counting_alloc;
+    half.allocate_fn = counting_alloc;
     CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, &half, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    half.alloc_fn = NULL;
-    half.free_fn  = counting_free;
+    half.allocate_fn = NULL;
+    half.release_fn  = counting_free;
     CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, &half, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_session_start(&s, &zero_backend, 4096, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_MEM(&s, &before, sizeof s);
@@ -2124,9 +2124,9 @@ TEST(session_before, "manual: ending a session makes the autocast current that w
     size_t             asked = 0;
     OK(amp_autocast_init(&mine, AMP_POLICY_DEFAULT, AMP_BF16));
     amp_autocast_use(&mine);
-    allocator.alloc_fn  = counting_alloc;
-    allocator.free_fn   = counting_free;
-    allocator.user_data = &asked;
+    allocator.allocate_fn = counting_alloc;
+    allocator.release_fn  = counting_free;
+    allocator.user        = &asked;
     memset(&s, 0x5a, sizeof s);
     before = s;
     refuse = 1;
@@ -2153,9 +2153,9 @@ TEST(session_twice, "manual: a session that runs is not started again, neither d
     amp_allocator      allocator;
     size_t             asked = 0;
     int                i;
-    allocator.alloc_fn  = counting_alloc;
-    allocator.free_fn   = counting_free;
-    allocator.user_data = &asked;
+    allocator.allocate_fn = counting_alloc;
+    allocator.release_fn  = counting_free;
+    allocator.user        = &asked;
     OK(amp_autocast_init(&mine, AMP_POLICY_DEFAULT, AMP_BF16));
     for (i = 0; i < 4; i++) {
         const size_t room = i % 2 ? 4096 : 0; /* with a cache and without */

@@ -88,11 +88,11 @@ static void drop(void *memory) {
     free(b);
 }
 static int   allocations;
-static void *heap_alloc(size_t num_bytes, void *user) {
+static void *heap_alloc(void *user, size_t num_bytes) {
     if (user == (void *)&blocks[0]) allocations++;
     return user == (void *)&blocks[0] && fires(ALLOCATION) ? NULL : take((block **)user, num_bytes);
 }
-static void heap_free(void *memory, void *user) {
+static void heap_free(void *user, void *memory) {
     (void)user;
     drop(memory);
 }
@@ -238,7 +238,7 @@ static struct {
 static amp_result init_body(int k, body *b) {
     amp_optimizer_desc d     = job.desc;
     const int          twin  = k == w.ranks, whole = d.ranks && d.ranks->whole;
-    if (d.allocator.alloc_fn) d.allocator.user_data = &blocks[k];
+    if (d.allocator.allocate_fn) d.allocator.user = &blocks[k];
     d.problem = b->problem;
     if (d.shared_scaler && twin) d.shared_scaler = &w.twin_shared;
     if (d.ranks) b->ranks = *d.ranks;
@@ -769,7 +769,7 @@ static amp_result spoil_desc(amp_optimizer_desc *d) {
     case 5: d->nesterov = 1, d->momentum = 0; return AMP_ERROR_INVALID_CONFIG;
     case 6: memcpy(&d->max_norm, &nan, 4); return AMP_ERROR_INVALID_CONFIG;
     case 7: d->weight_decay = -1.0f; return AMP_ERROR_INVALID_CONFIG;
-    case 8: d->allocator.free_fn = NULL; return AMP_ERROR_INVALID_ARGUMENT;
+    case 8: d->allocator.release_fn = NULL; return AMP_ERROR_INVALID_ARGUMENT;
     case 9: d->scaler.growth_factor = 0.5; return AMP_ERROR_INVALID_CONFIG;
     case 10: d->storage = &none; return AMP_ERROR_INVALID_CONFIG;
     case 11:
@@ -789,8 +789,8 @@ static void call_init(int illegal) {
     amp_result             expected = AMP_OK;
     call_free();
     some_desc(d, &ranks, &report, &storage);
-    d->allocator.alloc_fn = heap_alloc;
-    d->allocator.free_fn  = heap_free;
+    d->allocator.allocate_fn = heap_alloc;
+    d->allocator.release_fn  = heap_free;
     if (d->shared_scaler) {
         SAME("a shared scaler", amp_scaler_init(&w.shared, &d->scaler), AMP_OK);
         m_scaler_init(&w.scaler, &d->scaler);

@@ -326,13 +326,13 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
     return together ? AMP_OK : AMP_ERROR_CUDA;
 }
 
-static void *counting_alloc(size_t num_bytes, void *user) {
+static void *counting_alloc(void *user, size_t num_bytes) {
     member *m = (member *)user;
     m->bytes += num_bytes;
     return ++m->allocations == m->fail_at ? NULL : malloc(num_bytes);
 }
 
-static void plain_free(void *memory, void *user) {
+static void plain_free(void *user, void *memory) {
     (void)user;
     free(memory);
 }
@@ -435,9 +435,9 @@ static amp_optimizer_desc desc_of(member *m, int count) {
     desc.first_step         = task.first_step;
     desc.problem            = m->problem;
     desc.report             = task.watch.every ? &task.watch : NULL;
-    desc.allocator.alloc_fn = counting_alloc;
-    desc.allocator.free_fn  = plain_free;
-    desc.allocator.user_data = m;
+    desc.allocator.allocate_fn = counting_alloc;
+    desc.allocator.release_fn  = plain_free;
+    desc.allocator.user        = m;
     if (count) {
         m->ranks.rank   = m->rank;
         m->ranks.count  = count;

@@ -6,15 +6,15 @@
 static double pool[4096];
 static size_t used;
 
-static void *take(size_t num_bytes, void *user_data) {
+static void *take(void *user, size_t num_bytes) {
     void *const memory = pool + used;
-    (void)user_data;
+    (void)user;
     used += (num_bytes + sizeof pool[0] - 1) / sizeof pool[0];
     return used <= sizeof pool / sizeof pool[0] ? memory : NULL;
 }
-static void give(void *memory, void *user_data) {
+static void give(void *user, void *memory) {
     (void)memory;
-    (void)user_data;
+    (void)user;
 }
 
 int main(void) {
@@ -36,8 +36,8 @@ int main(void) {
         failed |= amp_optimizer_prepare(&opt) == AMP_OK;
     amp_optimizer_free(&opt);
 
-    desc.allocator.alloc_fn = take;
-    desc.allocator.free_fn  = give;
+    desc.allocator.allocate_fn = take;
+    desc.allocator.release_fn  = give;
     failed |= amp_optimizer_init(&opt, &desc) != AMP_OK;
     failed |= amp_optimizer_add(&opt, &tensor) != AMP_OK;
     failed |= amp_optimizer_prepare(&opt) != AMP_OK;
