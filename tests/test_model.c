@@ -1600,6 +1600,7 @@ static void call_product(int i) {
 
 static void call_session(int what, int i) {
     static const amp_allocator memory = {heap_alloc, heap_free, &blocks[MAX_RANKS + 2]};
+    amp_session_desc of;
     const float *x = w.m.prepared ? amp_optimizer_master(&w.bodies[0].opt, i) : NULL;
     amp_result   should = AMP_OK;
     int          j;
@@ -1609,7 +1610,10 @@ static void call_session(int what, int i) {
         return;
     }
     if (what <= 1) {
-        SAME("session_start", amp_session_start(&the_session, NULL, 1 << 16, &memory, NULL),
+        memset(&of, 0, sizeof of);
+        of.num_bytes = 1 << 16;
+        of.allocator = memory;
+        SAME("session_start", amp_session_start(&the_session, &of),
              w.session.runs ? AMP_ERROR_BAD_STATE : AMP_OK);
         w.session.runs = 1;
     } else if (what == 2) {

@@ -78,7 +78,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, &weights, NULL), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_OK);
-    CHECK_EQ_INT(amp_session_start(&session, NULL, 1 << 16, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_session_start(&session, NULL), AMP_OK);
     CHECK_EQ_INT(amp_session_add_optimizer(&session, &opt), AMP_ERROR_UNSUPPORTED);
     amp_session_end(&session);
     amp_optimizer_free(&opt);

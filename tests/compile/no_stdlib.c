@@ -23,6 +23,7 @@ int main(void) {
     amp_optimizer_desc desc;
     amp_tensor         tensor;
     static amp_session session;
+    amp_session_desc   of;
     int                failed = 0;
     memset(&desc, 0, sizeof desc);
     memset(&tensor, 0, sizeof tensor);
@@ -45,8 +46,11 @@ int main(void) {
     failed |= amp_optimizer_step(&opt, 0.5f) != AMP_OK;
     failed |= w[0] > 0.6f || w[0] < 0.4f;
     amp_optimizer_free(&opt);
-    failed |= amp_session_start(&session, NULL, 4096, NULL, NULL) != AMP_ERROR_INVALID_ARGUMENT;
-    failed |= amp_session_start(&session, NULL, 4096, &desc.allocator, NULL) != AMP_OK;
+    memset(&of, 0, sizeof of);
+    of.num_bytes = 4096;
+    failed |= amp_session_start(&session, &of) != AMP_ERROR_INVALID_ARGUMENT;
+    of.allocator = desc.allocator;
+    failed |= amp_session_start(&session, &of) != AMP_OK;
     failed |= amp_autocast_use(&session.autocast) != &session.autocast || !(session.scaler->scale > 1.0f);
     amp_session_end(&session);
     return failed;
