@@ -49,9 +49,11 @@ static unsigned product(amp_dtype a_type, amp_dtype compute) {
 #define WANT(x) do if (!(x)) return __LINE__; while (0)
 
 int main(void) {
-    const amp_session_desc cached = {NULL, 1 << 16};
-    amp_capability cpu;
-    int            i;
+    amp_session_desc cached;
+    amp_capability   cpu;
+    int              i;
+    memset(&cached, 0, sizeof cached);
+    cached.num_bytes = 1 << 16;
     for (i = 0; i < N * N; i++) a[i] = (float)(i % 1000 - 500) / 777.0f, b[i] = (float)(i % 999 - 500) / 333.0f;
     amp_cast(a16, AMP_BF16, a, AMP_F32, N * N);
     amp_matmul(rounded, a, b, N, N, N, AMP_BF16);
