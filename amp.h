@@ -244,9 +244,10 @@
    Threads  No object locks itself: one thread at a time may use an object. Different objects may be
             used from different threads, unless they share a scaler.
    Versions From 1.0 on a name keeps its meaning, a preset its rules, an optimizer step its bits,
-            and a file that a release has written is read by all later ones. What is to leave is
-            named in History by a release in which it still works. Sizes and members marked private
-            may change with any release: compile all units that share an object with one header.
+            AMP_PROBLEM_SIZE its 200, and a file that a release has written is read by all later
+            ones. What is to leave is named in History by a release in which it still works. Sizes
+            and members marked private may change with any release: compile all units that share an
+            object with one header.
             Before 1.0 files, presets and bits of steps hold already; names may change, and History
             says what to write instead. A compiler sees each change but two: NULL in rebind_all, in
             0.7.0, and moments of shards, in 0.9.0. Experimental until a GPU has run them:
@@ -457,8 +458,8 @@ typedef struct amp_scaler_desc {
     char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: what amp_scaler_init refused */
 } amp_scaler_desc;
 
-/* Plain data, the same in host and device memory. Read any member. Write found_inf between check
-   and step (nonzero: skip); growth_factor, backoff_factor and growth_interval, within the desc's
+/* Plain data, the same in host and device memory. Read what is not private. Write found_inf between
+   check and step (nonzero: skip); growth_factor, backoff_factor and growth_interval, within the desc's
    limits, between updates. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
@@ -467,7 +468,7 @@ typedef struct amp_scaler {
     uint32_t checked;            /* gradients checked since the last update                     */
     int      hysteresis_tracker; /* overflows left to tolerate, plus one                        */
     uint32_t stuck;              /* sticky: a backoff was due but the scale is at its floor     */
-    double   next_scale;         /* what the rules hold: wider than scale, or one update ahead  */
+    double   next_scale;         /* private: wider than scale, or one update ahead              */
     uint64_t good, skipped;      /* updates without and with found_inf                          */
     uint64_t growths, backoffs;  /* how often the scale went up and down                        */
     double   growth_factor;
@@ -478,7 +479,7 @@ typedef struct amp_scaler {
     uint32_t rules;              /* private: what the preset means, as bits                     */
     uint64_t skipped_in_a_row;   /* up to the last update; 0: that one was good                 */
     double   tolerance;
-    uint64_t updates_since, overflows_since; /* the scale was last due to move; to go down      */
+    uint64_t updates_since, overflows_since; /* private: a move was due; a backoff               */
 } amp_scaler;
 
 /* desc NULL: all defaults. AMP_ERROR_INVALID_CONFIG: a number is NaN, negative, contradictory
@@ -507,11 +508,11 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale);
 
 /* --------------------------------------------------------------- >>api  backend */
 
-/* Where memory comes from. Zero: malloc and free. alloc_fn returns NULL when it cannot. */
+/* Where memory comes from. Zero: malloc and free. allocate_fn returns NULL when it cannot. */
 typedef struct amp_allocator {
-    void *(*alloc_fn)(size_t num_bytes, void *user_data);
-    void (*free_fn)(void *memory, void *user_data);
-    void *user_data;
+    void *(*allocate_fn)(void *user, size_t num_bytes);
+    void (*release_fn)(void *user, void *memory);
+    void *user;
 } amp_allocator;
 
 typedef struct amp_plan       amp_plan;       /* tables of one optimizer; defined in >>core      */
@@ -569,7 +570,8 @@ typedef struct amp_optimizer_desc {
     amp_scaler_desc    scaler;
     amp_scaler        *shared_scaler; /* or NULL: of several optimizers, in backend memory; call
                                          amp_scaler_update after the steps of all                */
-    double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99                      */
+    double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99; 0 means these, here
+                                         and in eps: for none set 1e-30                          */
     double eps;                       /* AdamW: 1e-8                                             */
     double momentum;                  /* SGD: 0                                                  */
     int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
@@ -690,7 +692,8 @@ AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
 /* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. A compute
    of AMP_BF16 or AMP_F16 rounds a and b on the way in (the bits of amp_cast, no copy), at the
    speed of 16-bit products where the CPU has them (amp_capability_of); AMP_F32 leaves that to
-   the thread's autocast. Sums are fp32. Memory and errors as amp_gemm. */
+   the thread's autocast; in a scope of it, push one of AMP_AUTOCAST_OFF for exact fp32. Sums are
+   fp32. Memory and errors as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
@@ -719,7 +722,9 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
 /* Stop here, unless you want a step in several calls, batches of products, several ranks,
-   reports or autocast: nothing above needs what follows. */
+   reports or autocast: nothing above needs what follows. What stands above is the promise of 1.0;
+   what follows, and CUDA until a GPU has run it, is usable and may still change, with a line in
+   History. */
 
 /* ------------------------------------------------------------------ >>api  cuda
    In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a
@@ -1232,9 +1237,10 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
                                   for any characters, none included
    No blanks around =. At most AMP_MAX_OVERRIDES layer patterns. AMP_ERROR_PARSE changes nothing and
    tells where in text (position may be NULL).
-   The environment variable AMP_POLICY may hold the same. There an AMP_DTYPE of 16 bits is low, and
-   an AMP_POLICY that says the other one (by the name of a policy, too) is AMP_ERROR_MIXED_TYPES:
-   the model copies would serve no product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without
+   The environment variable AMP_POLICY may hold the same. There an AMP_DTYPE of 16 bits is low, also
+   where the program said something of op:gemm, and an AMP_POLICY that says the other one (by the
+   name of a policy, too) is AMP_ERROR_MIXED_TYPES: the model copies would serve no product. It and
+   AMP_ENABLE=1 end an off of the program. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without
    AMP_POLICY. If one of these two cannot be read, it is *value, and *position is 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
 #ifndef AMP_NO_STDLIB
@@ -1296,23 +1302,30 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
-/* Take num_bytes of backend's memory (NULL: CPU) for copies. Each weight that you add, of one
-   shape, needs 2 for each element from its first to its last, 14 for each row, and 256; so does
-   each operand of the largest product that is no weight. What lies between rows, or between the
-   matrices of a batch, counts, but is not read. On a CPU 0 is no cache, and products round
-   operands by themselves. It is the only allocation; allocator (NULL: malloc) serves the CPU.
-   Products on another stream than backend's stay in fp32. Low is fp16; but without a cache bf16
-   where amp_capability_of says that it pays, with a scale of 1 unless desc sets something (all
-   zero is as NULL). AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY change it, with the
-   errors of amp_optimizer_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale
-   gradients (if they carry momentum: amp_scaler_unscale), step unless scaler->found_inf, update
-   the scaler, and call amp_session_changed. A loop's own Adam is at step scaler->good + 1. Ending
-   restores the previous autocast: end sessions in the reverse order. Zero *session before its
-   first start; do not move it while it runs. AMP_ERROR_BAD_STATE if it does, also below another
-   one or in another thread. */
-AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
-                                     size_t num_bytes, const amp_allocator *allocator,
-                                     const amp_scaler_desc *desc);
+/* num_bytes is memory for copies. Each weight that you add, of one shape, needs 2 for each element
+   from its first to its last, 14 for each row, and 256; so does each operand of the largest product
+   that is no weight. What lies between rows, or between the matrices of a batch, counts, but is not
+   read. */
+typedef struct amp_session_desc {
+    const amp_backend *backend;   /* NULL: CPU                                                   */
+    size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
+    amp_allocator      allocator; /* on a CPU; zero: malloc and free                             */
+    amp_scaler_desc    scaler;    /* zero: the default, but a scale of 1 if nothing is in fp16   */
+    amp_dtype          dtype;     /* low; zero: fp16, but bf16 without a cache where it pays
+                                     (amp_capability_of)                                         */
+    const char        *policy;    /* NULL, or words of amp_autocast_override, none against dtype  */
+    char              *problem;   /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong             */
+} amp_session_desc;
+
+/* desc NULL: all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY have the last word,
+   with the errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask for
+   brings a loss scale. It is the only allocation. Products on another stream than backend's stay in
+   fp32. Then scale the loss, unscale gradients (if they carry momentum: amp_scaler_unscale), step
+   unless scaler->found_inf, update the scaler, and call amp_session_changed. A loop's own Adam is
+   at step scaler->good + 1. Ending restores the previous autocast: end sessions in the reverse
+   order. Zero *session before its first start; do not move it while it runs. AMP_ERROR_BAD_STATE if
+   it does, also below another one or in another thread. */
+AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
 
 /* A weight of n elements, whose copy stays; what was added at this address before is forgotten
@@ -1372,7 +1385,8 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
        W promote     inputs are cast to the widest among them and low
        B banned      not safe in 16 bits: AMP_ERROR_BANNED, until overridden
    An op that a system composes of others has the rule of what they add up to. TF paints graphs; of
-   that a rule per op remains: allow L, infer and clear P or W, deny and unlisted F. */
+   that a rule per op remains: allow L, infer and clear P or W, deny and unlisted F. Ops are only
+   appended; the columns are private. */
 #define AMP_OP_LIST(X)                                                                       \
     X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL) \
     X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)        \
@@ -4140,18 +4154,18 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
 
 static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
 #ifndef AMP_NO_STDLIB
-    if (!a->alloc_fn) return malloc(num_bytes);
+    if (!a->allocate_fn) return malloc(num_bytes);
 #endif
-    return a->alloc_fn ? a->alloc_fn(num_bytes, a->user_data) : NULL;
+    return a->allocate_fn ? a->allocate_fn(a->user, num_bytes) : NULL;
 }
 
 /* Freeing leaves errno: what a caller has to tell is often followed by it. */
 static void ampi_release(const amp_allocator *a, void *memory) {
 #ifndef AMP_NO_STDLIB
     const int error = errno;
-    if (memory && !a->free_fn) free(memory);
+    if (memory && !a->release_fn) free(memory);
 #endif
-    if (memory && a->free_fn) a->free_fn(memory, a->user_data);
+    if (memory && a->release_fn) a->release_fn(a->user, memory);
 #ifndef AMP_NO_STDLIB
     errno = error;
 #endif
@@ -4160,9 +4174,9 @@ static void ampi_release(const amp_allocator *a, void *memory) {
 /* Both functions or none; without malloc, both. */
 static int ampi_allocator_ok(const amp_allocator *a) {
 #ifdef AMP_NO_STDLIB
-    if (!a->alloc_fn) return 0;
+    if (!a->allocate_fn) return 0;
 #endif
-    return !a->alloc_fn == !a->free_fn;
+    return !a->allocate_fn == !a->release_fn;
 }
 
 /* What callers ask of a backend most. */
@@ -9002,22 +9016,28 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
     return ampi_read_rule(equals + 1, length - before - 1, ruling) ? NULL : equals + 1;
 }
 
-/* Words over ac. low: of what AMP_DTYPE says that model copies are, and no word may contradict it;
-   AMP_F32: nothing said. A policy whose name says no type leaves that to whoever has said one. */
-static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *text,
+/* Words over ac. low: of what AMP_DTYPE says that model copies are, over what was said of products,
+   and no word may contradict it; AMP_F32: nothing said. on: an off that was said ends. A policy
+   whose name says no type leaves that to whoever has said one. */
+static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, int on, const char *text,
                                    size_t *position) {
     static const char separators[] = ",; \t\n\r";
     amp_autocast      changed = *ac;
+    ampi_ruling      *product = &changed.ops[AMP_OP_GEMM];
     const char       *word;
     size_t            length;
     if (low) changed.dtype = low;
+    if (low && product->overridden) {
+        product->rule  = AMPI_LOW;
+        product->dtype = (uint8_t)low;
+    }
+    if (low || on) changed.off = 0;
     for (word = text; *(word += strspn(word, separators)); word += length) {
         const char *wrong;
-        int         gemm, mixed;
+        int         mixed;
         length = strcspn(word, separators);
         wrong  = ampi_override_word(&changed, low, word, length);
-        gemm   = changed.ops[AMP_OP_GEMM].dtype;
-        mixed  = low && (changed.dtype != low || (gemm && gemm != (int)low));
+        mixed  = low && (changed.dtype != low || (product->dtype && product->dtype != (int)low));
         if (!wrong && !mixed) continue;
         if (position) *position = (size_t)((wrong ? wrong : word) - text);
         return wrong ? AMP_ERROR_PARSE : AMP_ERROR_MIXED_TYPES;
@@ -9028,7 +9048,7 @@ static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *
 
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position) {
     if (!ac || !text) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_override_by(ac, AMP_F32, text, position);
+    return ampi_override_by(ac, AMP_F32, 0, text, position);
 }
 
 #ifndef AMP_NO_STDLIB
@@ -9044,7 +9064,8 @@ AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, s
     if (wrong && position) *position = 0;
     if (wrong) return AMP_ERROR_PARSE;
     if (on != 0 && (low != 0 || ampi_env("AMP_POLICY").length))
-        return ampi_override_by(ac, low > 0 ? (amp_dtype)low : AMP_F32, text ? text : "", position);
+        return ampi_override_by(ac, low > 0 ? (amp_dtype)low : AMP_F32, on == 1, text ? text : "",
+                                position);
     ac->off = 1;
     return AMP_OK;
 }
@@ -9099,104 +9120,114 @@ static int ampi_session_runs(const amp_session *s) {
 }
 
 /* May one start here? */
-static amp_result ampi_session_ok(const amp_session *session, const amp_backend *b,
-                                  size_t num_bytes, const amp_allocator *a, char *problem) {
+static amp_result ampi_session_ok(const amp_session *session, const amp_session_desc *d,
+                                  const amp_backend *b) {
     const ampi_refusal  list[] = {
         {!session, AMP_ERROR_INVALID_ARGUMENT, "session is NULL"},
         {session && ampi_session_runs(session), AMP_ERROR_BAD_STATE,
          "this session runs: call amp_session_end first"},
-        {!b->functions, AMP_ERROR_INVALID_ARGUMENT, "backend was not made by amp_cuda_backend"},
-        {!num_bytes && b->functions != &ampi_cpu_functions, AMP_ERROR_INVALID_ARGUMENT,
-         "num_bytes is 0, and must be more on a GPU"},
-        {num_bytes > SIZE_MAX / 2, AMP_ERROR_TOO_LARGE, "num_bytes is above SIZE_MAX / 2"},
-        {b->functions && !b->functions->alloc_fn && !ampi_allocator_ok(a),
-         AMP_ERROR_INVALID_ARGUMENT, "allocator needs both functions"},
+        {!b->functions, AMP_ERROR_INVALID_ARGUMENT,
+         "amp_session_desc.backend was not made by amp_cuda_backend"},
+        {!d->num_bytes && b->functions != &ampi_cpu_functions, AMP_ERROR_INVALID_ARGUMENT,
+         "amp_session_desc.num_bytes is 0, and must be more on a GPU"},
+        {d->num_bytes > SIZE_MAX / 2, AMP_ERROR_TOO_LARGE,
+         "amp_session_desc.num_bytes is above SIZE_MAX / 2"},
+        {b->functions && !b->functions->alloc_fn && !ampi_allocator_ok(&d->allocator),
+         AMP_ERROR_INVALID_ARGUMENT, "amp_session_desc.allocator needs both functions"},
         {1, AMP_OK, ""}};
     const ampi_refusal *why = list;
     while (!why->is) why++;
-    ampi_tell(problem, "%s", why->text);
+    ampi_tell(d->problem, "%s", why->text);
     return why->result;
 }
 
-#ifndef AMP_NO_STDLIB
-/* What the environment says of an autocast, if all of it can be read. */
-static amp_result ampi_session_policy(amp_optimizer_desc d, amp_autocast *ac) {
-    const char *text   = NULL;
-    size_t      at     = 0;
-    amp_result  result = amp_optimizer_desc_from_env(&d, NULL, NULL);
-    if (result != AMP_OK) return result;
-    result = amp_autocast_from_env(ac, &text, &at);
-    if (result != AMP_OK)
-        ampi_tell(d.problem, "AMP_POLICY: %s: \"%s\"", amp_result_string(result), text + at);
-    return result;
+/* Is anything to be computed in fp16, which needs a loss scale? */
+static int ampi_asks_for_fp16(const amp_autocast *ac) {
+    int i, asks = 0;
+    for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
+        const ampi_ruling *r = i < (int)AMP_NUM_OPS
+                                   ? &ac->ops[i]
+                                   : &ac->overrides[i - (int)AMP_NUM_OPS].ruling;
+        asks |= r->rule == AMPI_LOW && (r->dtype ? (int)r->dtype : (int)ac->dtype) == (int)AMP_F16;
+    }
+    return asks && !ac->off;
 }
-#endif
 
-/* The scaler and the scope of a session on a CPU or a GPU, with a weight cache or without. */
-static amp_result ampi_session_settings(const amp_scaler_desc *desc, int on_cpu, int cached,
-                                        amp_scaler *scaler, amp_autocast *ac) {
+/* The scaler and the scope of a session: what the program says, and over it the environment. */
+static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s, int on_cpu,
+                                                      amp_scaler *scaler, amp_autocast *ac) {
     const amp_scope    scope = {NULL, AMP_AUTOCAST_ON, AMP_F32};
+    const char        *whose = "amp_session_desc.policy", *text = s->policy ? s->policy : "";
+    size_t             at    = 0;
     amp_capability     cpu;
     amp_optimizer_desc d;
-    amp_dtype          low = AMP_F32;
-    int                untouched = 1;
+    amp_result         result;
+    if (!amp_dtype_size(s->dtype))
+        return ampi_unknown(s->problem, "amp_session_desc.dtype", (int)s->dtype);
     memset(&d, 0, sizeof d);
-    if (desc) d.problem = desc->problem;
-    d.dtype = AMP_F16;
-    if (on_cpu && !cached && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
+    d.problem = s->problem;
+    d.scaler  = s->scaler;
+    d.dtype   = s->dtype ? s->dtype : AMP_F16;
+    if (!s->dtype && on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
         d.dtype = AMP_BF16;
     AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, d.dtype));
+    result  = ampi_override_by(ac, s->dtype, 0, text, &at);
+    d.dtype = ampi_asks_for_fp16(ac) ? AMP_F16 : AMP_BF16;
+    if (d.dtype == AMP_BF16 && ampi_untouched(&d.scaler)) d.scaler.preset = AMP_PRESET_NONE;
 #ifndef AMP_NO_STDLIB
-    AMPI_TRY(ampi_session_policy(d, ac));
+    if (result == AMP_OK) {
+        whose  = "AMP_POLICY";
+        result = amp_autocast_from_env(ac, &text, &at);
+        AMPI_TRY(amp_optimizer_desc_from_env(&d, NULL, NULL));
+        if (ampi_asks_for_fp16(ac) && !ampi_env("AMP_LOSS_SCALE").length &&
+            ampi_no_scale(&d.scaler, d.dtype))
+            (void)ampi_env_scale("dynamic", 7, &d.scaler);
+    }
 #endif
+    if (result != AMP_OK) {
+        ampi_tell(d.problem, "%s: %s: \"%s\"", whose, amp_result_string(result), text + at);
+        return result;
+    }
     AMPI_TRY(amp_autocast_push(ac, &scope));
-    (void)amp_autocast_dtype(ac, AMP_OP_GEMM, NULL, 0, &low, NULL);
-    if (d.dtype == AMP_BF16 && low != AMP_F16) /* AMP_POLICY's fp16 needs a loss scale */
-        d.scaler.preset = AMP_PRESET_NONE;
-    if (desc) AMPI_IEEE(untouched = ampi_untouched(desc));
-    if (!untouched) d.scaler = *desc;
-#ifndef AMP_NO_STDLIB
-    AMPI_TRY(amp_optimizer_desc_from_env(&d, NULL, NULL));
-#endif
-    return amp_scaler_init(scaler, &d.scaler);
+    return ampi_scaler_setup(scaler, &d.scaler, d.problem);
 }
 
-AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
-                                     size_t num_bytes, const amp_allocator *allocator,
-                                     const amp_scaler_desc *desc) {
-    const size_t  room = ampi_up(sizeof(amp_scaler), 256); /* behind the copies */
-    const size_t  size = num_bytes / 256 * 256 + 256;
-    const int     on_cpu = !backend || backend->functions == &ampi_cpu_functions;
-    amp_scaler    scaler;
-    amp_autocast  ac;
-    amp_backend   b;
-    amp_allocator a;
-    void         *block  = NULL;
-    char         *memory = NULL;
-    char         *problem = desc ? ampi_blank(desc->problem) : NULL;
-    amp_result    result;
-    memset(&a, 0, sizeof a);
-    if (allocator) a = *allocator;
+AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc) {
+    const size_t     room = ampi_up(sizeof(amp_scaler), 256); /* behind the copies */
+    size_t           size;
+    amp_session_desc d;
+    amp_scaler       scaler;
+    amp_autocast     ac;
+    amp_backend      b;
+    void            *block  = NULL;
+    char            *memory = NULL;
+    amp_result       result;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    ampi_blank(d.problem);
     amp_cpu_backend(&b);
-    if (backend) b = *backend;
-    result = ampi_session_ok(session, &b, num_bytes, &a, problem);
+    if (d.backend) b = *d.backend;
+    size   = d.num_bytes / 256 * 256 + 256;
+    result = ampi_session_ok(session, &d, &b);
     if (result == AMP_OK)
-        result = ampi_session_settings(desc, on_cpu, num_bytes != 0, &scaler, &ac);
-    AMPI_TRY(ampi_told(problem, result));
-    AMPI_TRY(ampi_told(problem, ampi_block_alloc(&b, &a, size + room, &block, &memory)));
+        AMPI_IEEE(result = ampi_session_settings(&d, b.functions == &ampi_cpu_functions, &scaler,
+                                                 &ac));
+    if (result == AMP_OK)
+        result = ampi_block_alloc(&b, &d.allocator, size + room, &block, &memory);
+    AMPI_TRY(ampi_told(d.problem, result));
     memset(session, 0, sizeof *session);
     session->backend   = b;
-    session->allocator = a;
+    session->allocator = d.allocator;
     session->block     = block;
     session->memory    = memory;
     session->size = session->top = size;
     session->scaler   = (amp_scaler *)(void *)(memory + size);
     session->autocast = ac;
-    if (num_bytes) session->autocast.session = session;
+    if (d.num_bytes) session->autocast.session = session;
     session->before = amp_autocast_use(&session->autocast);
     result = ampi_send(&b, session->scaler, &scaler, sizeof scaler);
     if (result != AMP_OK) amp_session_end(session);
-    return ampi_told(problem, result);
+    return ampi_told(d.problem, result);
 }
 
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n) {

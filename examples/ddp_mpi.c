@@ -263,12 +263,12 @@ static amp_status status_of(const trainer *t) {
 }
 
 /* amp_optimizer's allocator: malloc that counts. */
-static void *count_malloc(size_t num_bytes, void *total) {
+static void *count_malloc(void *total, size_t num_bytes) {
     *(double *)total += (double)num_bytes;
     return malloc(num_bytes);
 }
 
-static void count_free(void *bytes, void *total) {
+static void count_free(void *total, void *bytes) {
     (void)total;
     free(bytes);
 }

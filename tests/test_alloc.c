@@ -20,9 +20,9 @@ static amp_optimizer_desc heap_desc(amp_kind kind) {
     desc.dtype               = AMP_F16;
     desc.kind                = kind;
     desc.momentum            = 0.9;
-    desc.allocator.alloc_fn  = heap_alloc;
-    desc.allocator.free_fn   = heap_free;
-    desc.allocator.user_data = &the_heap;
+    desc.allocator.allocate_fn = heap_alloc;
+    desc.allocator.release_fn  = heap_free;
+    desc.allocator.user        = &the_heap;
     return desc;
 }
 

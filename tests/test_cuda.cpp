@@ -3368,8 +3368,8 @@ TEST(grids, "law 7: steps in grids of 1 to 4096 blocks, 10^5 of them on a GPU, l
 /* ------------------------------------------------------------------ what a step asks for */
 
 static unsigned long host_allocations;
-static void *counting_alloc(size_t bytes, void *) { return host_allocations++, malloc(bytes); }
-static void counting_free(void *memory, void *) { free(memory); }
+static void *counting_alloc(void *, size_t bytes) { return host_allocations++, malloc(bytes); }
+static void counting_free(void *, void *memory) { free(memory); }
 
 static const amp_report_desc *watched; /* NULL: no report */
 
@@ -3385,8 +3385,8 @@ static void many_tensors(amp_optimizer *opt, amp_backend *backend, int kind, int
                                                                         : AMP_KIND_OWN;
     d.dtype              = AMP_F16;
     d.max_norm           = 1.0f;
-    d.allocator.alloc_fn = counting_alloc;
-    d.allocator.free_fn  = counting_free;
+    d.allocator.allocate_fn = counting_alloc;
+    d.allocator.release_fn  = counting_free;
     d.report = watched;
     OK(amp_optimizer_init(opt, &d));
     for (int i = 0; i < count; i++) {

@@ -88,11 +88,11 @@ static void drop(void *memory) {
     free(b);
 }
 static int   allocations;
-static void *heap_alloc(size_t num_bytes, void *user) {
+static void *heap_alloc(void *user, size_t num_bytes) {
     if (user == (void *)&blocks[0]) allocations++;
     return user == (void *)&blocks[0] && fires(ALLOCATION) ? NULL : take((block **)user, num_bytes);
 }
-static void heap_free(void *memory, void *user) {
+static void heap_free(void *user, void *memory) {
     (void)user;
     drop(memory);
 }
@@ -238,7 +238,7 @@ static struct {
 static amp_result init_body(int k, body *b) {
     amp_optimizer_desc d     = job.desc;
     const int          twin  = k == w.ranks, whole = d.ranks && d.ranks->whole;
-    if (d.allocator.alloc_fn) d.allocator.user_data = &blocks[k];
+    if (d.allocator.allocate_fn) d.allocator.user = &blocks[k];
     d.problem = b->problem;
     if (d.shared_scaler && twin) d.shared_scaler = &w.twin_shared;
     if (d.ranks) b->ranks = *d.ranks;
@@ -769,7 +769,7 @@ static amp_result spoil_desc(amp_optimizer_desc *d) {
     case 5: d->nesterov = 1, d->momentum = 0; return AMP_ERROR_INVALID_CONFIG;
     case 6: memcpy(&d->max_norm, &nan, 4); return AMP_ERROR_INVALID_CONFIG;
     case 7: d->weight_decay = -1.0f; return AMP_ERROR_INVALID_CONFIG;
-    case 8: d->allocator.free_fn = NULL; return AMP_ERROR_INVALID_ARGUMENT;
+    case 8: d->allocator.release_fn = NULL; return AMP_ERROR_INVALID_ARGUMENT;
     case 9: d->scaler.growth_factor = 0.5; return AMP_ERROR_INVALID_CONFIG;
     case 10: d->storage = &none; return AMP_ERROR_INVALID_CONFIG;
     case 11:
@@ -789,8 +789,8 @@ static void call_init(int illegal) {
     amp_result             expected = AMP_OK;
     call_free();
     some_desc(d, &ranks, &report, &storage);
-    d->allocator.alloc_fn = heap_alloc;
-    d->allocator.free_fn  = heap_free;
+    d->allocator.allocate_fn = heap_alloc;
+    d->allocator.release_fn  = heap_free;
     if (d->shared_scaler) {
         SAME("a shared scaler", amp_scaler_init(&w.shared, &d->scaler), AMP_OK);
         m_scaler_init(&w.scaler, &d->scaler);
@@ -1600,6 +1600,7 @@ static void call_product(int i) {
 
 static void call_session(int what, int i) {
     static const amp_allocator memory = {heap_alloc, heap_free, &blocks[MAX_RANKS + 2]};
+    amp_session_desc of;
     const float *x = w.m.prepared ? amp_optimizer_master(&w.bodies[0].opt, i) : NULL;
     amp_result   should = AMP_OK;
     int          j;
@@ -1609,7 +1610,10 @@ static void call_session(int what, int i) {
         return;
     }
     if (what <= 1) {
-        SAME("session_start", amp_session_start(&the_session, NULL, 1 << 16, &memory, NULL),
+        memset(&of, 0, sizeof of);
+        of.num_bytes = 1 << 16;
+        of.allocator = memory;
+        SAME("session_start", amp_session_start(&the_session, &of),
              w.session.runs ? AMP_ERROR_BAD_STATE : AMP_OK);
         w.session.runs = 1;
     } else if (what == 2) {

@@ -2159,14 +2159,14 @@ static amp_result init_result(const amp_optimizer_desc *desc) {
     return result;
 }
 
-static void *never_alloc(size_t num_bytes, void *user_data) {
+static void *never_alloc(void *user, size_t num_bytes) {
     (void)num_bytes;
-    (void)user_data;
+    (void)user;
     return NULL;
 }
-static void never_free(void *memory, void *user_data) {
+static void never_free(void *user, void *memory) {
     (void)memory;
-    (void)user_data;
+    (void)user;
 }
 
 TEST(bad_desc, "law 9: every field of the desc that is NaN, negative, infinite or an unknown enum "
@@ -2218,8 +2218,8 @@ TEST(bad_desc, "law 9: every field of the desc that is NaN, negative, infinite o
     BAD(dtype, (amp_dtype)-1, AMP_ERROR_INVALID_ENUM);
     BAD(kind, (amp_kind)99, AMP_ERROR_INVALID_ENUM);
     BAD(kind, (amp_kind)-1, AMP_ERROR_INVALID_ENUM);
-    BAD(allocator.alloc_fn, never_alloc, AMP_ERROR_INVALID_ARGUMENT);
-    BAD(allocator.free_fn, never_free, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(allocator.allocate_fn, never_alloc, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(allocator.release_fn, never_free, AMP_ERROR_INVALID_ARGUMENT);
 #undef BAD
     memset(&backend, 0, sizeof backend);
     d         = good;
@@ -3209,7 +3209,7 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     d.nesterov = 1;
     told(&d, "amp_optimizer_desc.momentum is 0", "nesterov");
     memset(&d, 0, sizeof d);
-    d.allocator.alloc_fn = never_alloc;
+    d.allocator.allocate_fn = never_alloc;
     told(&d, "amp_optimizer_desc.allocator", "both");
     memset(&d, 0, sizeof d);
     d.scaler.growth_factor = 0.5;
@@ -3412,8 +3412,8 @@ TEST(retold, "promises: what begin_step has told is told by end_step, whatever w
 
 static bool refuse_bytes(void *user, const void *data, size_t num_bytes) { return user && !data && num_bytes == 1; }
 static bool refuse_read(void *user, void *data, size_t num_bytes) { return user && !data && num_bytes == 1; }
-static void *no_memory(size_t num_bytes, void *user) { return num_bytes ? NULL : user; }
-static void  no_free(void *memory, void *user) { (void)memory, (void)user; }
+static void *no_memory(void *user, size_t num_bytes) { return num_bytes ? NULL : user; }
+static void  no_free(void *user, void *memory) { (void)memory, (void)user; }
 
 TEST(every_call_tells, "promises: each call that returns an amp_result writes desc.problem: what was wrong, or an empty text; "
                        "arguments that are NULL by name, and what a result alone says in its words") {
@@ -3490,7 +3490,7 @@ TEST(every_call_tells, "promises: each call that returns an amp_result writes de
     TOLD(amp_optimizer_accumulate(&opt, 0, NULL, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "grads is NULL");
     TOLD(amp_optimizer_accumulate(&opt, 0, g, 0, 1, AMP_F32), AMP_ERROR_UNSUPPORTED, "not in shards");
     amp_optimizer_free(&opt);
-    bare.problem = why, bare.allocator.alloc_fn = no_memory, bare.allocator.free_fn = no_free;
+    bare.problem = why, bare.allocator.allocate_fn = no_memory, bare.allocator.release_fn = no_free;
     TOLD(amp_optimizer_init(&poor, &bare), AMP_OK, "");
     TOLD(amp_optimizer_add(&poor, &t), AMP_OK, "");
     TOLD(amp_optimizer_prepare(&poor), AMP_ERROR_OUT_OF_MEMORY, "allocator");

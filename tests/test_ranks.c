@@ -78,7 +78,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, &weights, NULL), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_OK);
-    CHECK_EQ_INT(amp_session_start(&session, NULL, 1 << 16, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_session_start(&session, NULL), AMP_OK);
     CHECK_EQ_INT(amp_session_add_optimizer(&session, &opt), AMP_ERROR_UNSUPPORTED);
     amp_session_end(&session);
     amp_optimizer_free(&opt);
@@ -326,13 +326,13 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
     return together ? AMP_OK : AMP_ERROR_CUDA;
 }
 
-static void *counting_alloc(size_t num_bytes, void *user) {
+static void *counting_alloc(void *user, size_t num_bytes) {
     member *m = (member *)user;
     m->bytes += num_bytes;
     return ++m->allocations == m->fail_at ? NULL : malloc(num_bytes);
 }
 
-static void plain_free(void *memory, void *user) {
+static void plain_free(void *user, void *memory) {
     (void)user;
     free(memory);
 }
@@ -435,9 +435,9 @@ static amp_optimizer_desc desc_of(member *m, int count) {
     desc.first_step         = task.first_step;
     desc.problem            = m->problem;
     desc.report             = task.watch.every ? &task.watch : NULL;
-    desc.allocator.alloc_fn = counting_alloc;
-    desc.allocator.free_fn  = plain_free;
-    desc.allocator.user_data = m;
+    desc.allocator.allocate_fn = counting_alloc;
+    desc.allocator.release_fn  = plain_free;
+    desc.allocator.user        = m;
     if (count) {
         m->ranks.rank   = m->rank;
         m->ranks.count  = count;
