@@ -1501,20 +1501,23 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
    Every formula of amp.h, once, for the CPU backend (AMP_IMPLEMENTATION) and for the kernels
    (AMP_KERNELS). The code here computes on values; loops and memory belong to the backends.
 
-   Which region is read when: all of the file once; then, for each tier (an instruction set that
-   has vectors), the file reads itself twice (AMP_FILE, in >>impl processors). AMPI_TIER ends the
-   names of a tier's functions, so that ampi_add_avx2 is written AMPI_(add). A vector has AMPI_W
-   numbers: AMPI_V are floats, AMPI_U words of 32 bits.
-       region                  is read where            that is for
-       >>core                  AMP_KERNELS or           host and device, once
-       >>impl                  AMP_IMPLEMENTATION       the host, once
-       >>core formulas         AMPI_W and AMPI_U        plain C (W is 1) in core; each tier
-       >>impl loops, products  the same, in impl        plain C in its place; each tier
-       >>impl kernels          AMPI_ROW_STEP            each tier; plain C's x4; AVX512_BF16's pairs
-       >>impl vectors          AMPI_W without AMPI_V    each tier, its first reading */
+   A tier is an instruction set that has vectors. For each the file reads itself twice (AMP_FILE,
+   in >>impl processors), and AMPI_PASS says what a reading is for:
+       AMPI_PASS_PLAIN     your own #include: all but >>impl vectors, once, in plain C
+       AMPI_PASS_VECTORS   a tier's first: >>impl vectors
+       AMPI_PASS_LOOPS     its second: >>core formulas, >>impl loops, products and kernels
+       AMPI_PASS_KERNELS   >>impl kernels alone, for AVX512_BF16 and BFMMLA
+   AMPI_TIER ends the names of a tier's functions: AMPI_(add) is ampi_add_avx2, and make tier
+   TIER=avx2 prints them all. A vector has AMPI_W numbers, in plain C one: AMPI_V are floats,
+   AMPI_U words of 32 bits. */
 
 #if (defined(AMP_IMPLEMENTATION) || defined(AMP_KERNELS)) && !defined(AMP_CORE_INCLUDED)
 #define AMP_CORE_INCLUDED
+
+#define AMPI_PASS_PLAIN   1
+#define AMPI_PASS_VECTORS 2
+#define AMPI_PASS_LOOPS   4
+#define AMPI_PASS_KERNELS 8
 
 #include <string.h> /* memcpy, memset */
 
@@ -2562,6 +2565,8 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
 }
 
 /* ---------------------------------------------------------------- >>core  formulas
+   Read in plain C, here, and by each tier's second reading (>>impl processors).
+
    Functions of vectors, of one number in plain C. They are made of operators, which words and
    vectors have, and of what a tier defines anew (>>impl vectors): these here, sqrt, get16 and
    get8 (words from memory), put16 and put8 (their lower bits). Numbers are below 2^31 for above
@@ -2601,10 +2606,11 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 #define AMPI_V    float
 #define AMPI_U    uint32_t
 #define AMPI_W    1
+#define AMPI_PASS AMPI_PASS_PLAIN
 
 #endif /* AMP_CORE_INCLUDED */
 
-#if defined(AMPI_W) && defined(AMPI_U)
+#if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
 /* What was read before is of this version. */
 AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS),
@@ -2837,7 +2843,7 @@ AMPI_IN AMPI_V AMPI_(v_value)(AMPI_U code, float up) {
     return AMPI_(times)(up, AMPI_(decode)(code, 0x38000000u));
 }
 
-#if AMPI_W == 1 /* scalar only */
+#if AMPI_PASS & AMPI_PASS_PLAIN
 
 AMPI_FN void ampi_store_low(void *low, size_t i, size_t size, uint32_t u) {
     if (size == 2) ampi_store_u16(low, i, (uint16_t)u);
@@ -2864,7 +2870,7 @@ AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *mast
     if (master->data) ampi_store_low(master->data, i, master->size, low);
 }
 
-#undef AMPI_W
+#undef AMPI_PASS
 
 AMPI_STRICT_END
 AMPI_OPTIMIZE_END
@@ -2872,7 +2878,7 @@ AMPI_MACROS_END
 
 #endif
 
-#endif /* AMPI_U */
+#endif /* >>core formulas */
 
 /* ========================================================================= >>impl */
 
@@ -3403,7 +3409,7 @@ AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
 #undef AMPI_HERE
 #define AMPI_HERE AMPI_HOST
 #define AMPI_LOOP static AMPI_NOINLINE
-#define AMPI_W    1
+#define AMPI_PASS AMPI_PASS_PLAIN
 
 AMPI_IN size_t ampi_cast_as(void *dst, const amp_dtype to, const void *src, const amp_dtype from,
                             size_t i, size_t last, int around) {
@@ -3430,9 +3436,11 @@ AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t en
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
 /* ------------------------------------------------------------------ >>impl  loops
+   Read in plain C, here, and by each tier's second reading (>>impl processors).
+
    Over vectors, by the formulas of core. */
 
-#if defined(AMPI_W) && defined(AMPI_U)
+#if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
 AMPI_STATIC_ASSERT(AMPI_(vectors_fit_lanes_groups_and_blocks),
                    AMPI_LANES % AMPI_W == 0 && AMPI_GROUP % AMPI_W == 0 &&
@@ -3790,10 +3798,9 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     if (i < end) ampi_step_from(x, i, end);
 }
 
-#endif /* AMPI_U */
+#endif /* >>impl loops */
 
-#if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
-#undef AMPI_W
+#if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */
 
 /* --------------------------------------------------------------- >>impl  numbers */
 
@@ -8774,7 +8781,7 @@ AMPI_COLD_END
 /* ------------------------------------------------------------------ >>impl  ops */
 
 /* ORDER of the letters of AMP_OP_LIST, and of their names */
-enum { AMPI_PASS = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
+enum { AMPI_WIDEST = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
 static const char        ampi_rule_letters[] = "PLFKWB";
 static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
 AMPI_STATIC_ASSERT(ampi_letters_are_all, sizeof ampi_rule_letters == (size_t)AMPI_NUM_RULES + 1);
@@ -8945,7 +8952,7 @@ static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
 
 AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                       int count, amp_dtype *compute, amp_dtype *output) {
-    int       rule = AMPI_PASS;
+    int       rule = AMPI_WIDEST;
     amp_dtype low  = AMP_F32, type;
     unsigned  seen = 0; /* a bit for each type */
     int       i;
@@ -9749,14 +9756,14 @@ AMPI_HOST float ampi_round(float x, amp_dtype type) {
 AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
 AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
-#define AMPI_W 1
-
-#endif /* AMP_IMPLEMENTATION_INCLUDED */
+#endif /* >>impl goes on */
 
 /* --------------------------------------------------------------- >>impl  products
+   Read in plain C, here, and by each tier's second reading (>>impl processors).
+
    Packing, writing, and products that are thin or tiny. */
 
-#if defined(AMPI_W) && defined(AMPI_U)
+#if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
 #if AMPI_W < 16 /* the first n elements, if n < W; AVX-512 has masks */
 AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
@@ -10091,10 +10098,9 @@ AMPI_HERE void AMPI_(tiny)(const ampi_task *w, const float *a, size_t rs, size_t
 #undef AMPI_U
 #undef AMPI_N
 #undef AMPI_UNROLLED
-#endif /* AMPI_U */
+#endif /* >>impl products */
 
-#if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
-#define AMPI_TIERS /* follow, once */
+#if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */
 #undef AMPI_TIER
 #undef AMPI_HERE
 #undef AMPI_LOOP
@@ -10134,12 +10140,15 @@ enum { AMPI_W4 = AMPI_W };
 #define AMPI_HERE AMPI_HOST
 #define AMPI_V    ampi_f32x4
 #define AMPI_ROW_STEP 2
-#endif /* AMPI_W */
+#endif /* >>impl goes on */
 
 /* ---------------------------------------------------------------- >>impl  kernels
+   Read for plain C's x4, here; by each tier's second reading; for pairs and BFMMLA by its own
+   (all in >>impl processors).
+
    Of products: blocks of up to three times AMPI_ROW_STEP rows, two vectors wide. */
 
-#ifdef AMPI_ROW_STEP
+#if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS | AMPI_PASS_KERNELS)
 
 #ifndef AMPI_SUMS /* of its own */
 /* One k of R rows of C vectors: constants where it is inlined, so that sums stay in registers. */
@@ -10186,7 +10195,7 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
     }
 }
 
-#ifdef AMPI_LOOP /* not more than a kernel */
+#if AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
     3 * AMPI_ROW_STEP, 2 * AMPI_W, AMPI_ROW_STEP, AMPI_W, 32, 32, 0, NULL,
     AMPI_(pack_rows), AMPI_(pack), AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
@@ -10202,15 +10211,17 @@ static const ampi_loops AMPI_(loops) = {
 #undef AMPI_V
 #undef AMPI_W
 #undef AMPI_ROW_STEP
-#endif /* AMPI_ROW_STEP */
+#endif /* >>impl kernels */
 
 /* ---------------------------------------------------------------- >>impl  vectors
+   Read by each tier's first reading (>>impl processors).
+
    Of gcc and clang. What operators do not say is an instruction, on x86 by its own name:
    <immintrin.h> would take gcc a sixth of a second and 60 MB. A tier has, besides what formulas
    ask for: most16; zeros and zeros16, which add the zeros among a vector's words or 16-bit numbers
    to an AMPI_N, fewer than 2^16; fma, and low, high ..., of which transpose is made. */
 
-#if defined(AMPI_W) && !defined(AMPI_V)
+#if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_VECTORS
 
 #define AMPI_HERE static inline __attribute__((unused, AMPI_TARGET))
 #define AMPI_LOOP static AMPI_NOINLINE __attribute__((AMPI_TARGET))
@@ -10538,13 +10549,13 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
     return AMPI_(from_bits)(AMPI_(choose)(AMPI_(size)(u), most, u, product));
 }
 
-#endif /* AMPI_W */
+#endif /* >>impl vectors */
 
 /* ------------------------------------------------------------- >>impl  processors
    What this one has; each tier, for which the file reads itself; their table. */
 
-#ifdef AMPI_TIERS /* follow */
-#undef AMPI_TIERS
+#if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */
+#undef AMPI_PASS
 
 static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 32, 0, NULL,
@@ -10596,10 +10607,12 @@ static uint32_t ampi_cpu_features(void) { return ampi_features_of(ampi_cpuid); }
 #define AMPI_TIER   _avx2
 #define AMPI_TARGET target("avx2,fma,f16c")
 #define AMPI_W      8
-#include AMP_FILE
 #define AMPI_ROW_STEP 2
+#define AMPI_PASS   AMPI_PASS_VECTORS
 #include AMP_FILE
-#ifdef AMPI_TIER
+#define AMPI_PASS   AMPI_PASS_LOOPS
+#include AMP_FILE
+#ifdef AMPI_PASS
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 
@@ -10634,8 +10647,10 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 #endif
 #define AMPI_TARGET AMPI_BY512
 #define AMPI_W      16
-#include AMP_FILE
 #define AMPI_ROW_STEP 4
+#define AMPI_PASS   AMPI_PASS_VECTORS
+#include AMP_FILE
+#define AMPI_PASS   AMPI_PASS_LOOPS
 #include AMP_FILE
 
 #if AMPI_PAIRS
@@ -10880,6 +10895,7 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #define AMPI_V    ampi_x16
 #define AMPI_W    16
 #define AMPI_ROW_STEP 4
+#define AMPI_PASS AMPI_PASS_KERNELS
 #include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
@@ -10901,10 +10917,12 @@ static const ampi_loops ampi_loops_pairs = {
 #define AMPI_TIER   _neon
 #define AMPI_TARGET unused
 #define AMPI_W      4
-#include AMP_FILE
 #define AMPI_ROW_STEP 4
+#define AMPI_PASS   AMPI_PASS_VECTORS
 #include AMP_FILE
-#ifdef AMPI_TIER
+#define AMPI_PASS   AMPI_PASS_LOOPS
+#include AMP_FILE
+#ifdef AMPI_PASS
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 
@@ -11015,6 +11033,7 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C)
     AMPI_UNROLL for (r = 0; r < R; r++)
         AMPI_UNROLL for (c = 0; c < C; c++) ampi_put_neon(x->out, r * x->ld + c * 4, s[r][c]);
 }
+#define AMPI_PASS AMPI_PASS_KERNELS
 #include AMP_FILE
 #undef AMPI_SUMS
 
@@ -11253,7 +11272,8 @@ AMPI_MACROS_END
 #pragma warning(pop)
 #endif
 
-#endif /* AMP_IMPLEMENTATION_INCLUDED */
+#endif /* >>impl processors */
+#undef AMPI_PASS
 
 /* ---------------------------------------------------------------------- licence
    MIT License, Copyright (c) 2026 the amp.h authors (its text is in LICENSE, and at
