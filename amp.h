@@ -3339,7 +3339,7 @@ enum { AMPI_SOON = 512, AMPI_AHEAD = 4096 }; /* AHEAD: bytes, of a check */
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_PREFETCH(p) __builtin_prefetch(p)
 #else
-#define AMPI_PREFETCH(p) ((void)0)
+#define AMPI_PREFETCH(p) ((void)(p))
 #endif
 
 /* From element i on, the first of a group: an array, and all of a step. */
