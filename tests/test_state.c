@@ -11,6 +11,7 @@
 #include "storage.h"
 #include "test.h"
 #include "heap.h"
+#include "vectors/state/old.h"
 
 #include <errno.h>
 #include <locale.h>
@@ -1850,6 +1851,70 @@ TEST(golden_read, "law 12: a state of version 4 is read, and its run goes on as 
     stream_free(&s);
 }
 
+#ifndef AMP_TESTS_DIR
+#define AMP_TESTS_DIR "tests"
+#endif
+
+static const char *old_path(const char *release, const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/vectors/state/%s/%s", AMP_TESTS_DIR, release, name);
+    return path;
+}
+
+static void old_bytes(const char *path, stream *s) {
+    FILE         *file = fopen(path, "rb");
+    unsigned char bytes[1024];
+    size_t        n;
+    memset(s, 0, sizeof *s);
+    CHECK(file != NULL);
+    if (!file) return;
+    while ((n = fread(bytes, 1, sizeof bytes, file)) > 0) CHECK(stream_write(s, bytes, n));
+    fclose(file);
+}
+
+/* A run that a file has, and goes on. again: what is saved in between. */
+static void old_go_on(old_run *r, const char *path, const old_setup *setup, old_text *text, stream *again) {
+    int step;
+    memset(again, 0, sizeof *again);
+    CHECK_EQ_INT(old_open(r, setup, 3.0f, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_load_file(&r->opt, path), AMP_OK);
+    CHECK_EQ_INT(save(&r->opt, again), AMP_OK);
+    old_show(text, r, "saved");
+    for (step = OLD_SAVED; step < OLD_STEPS; step++) CHECK_EQ_INT(old_step(r, step), AMP_OK);
+    old_show(text, r, "three steps on");
+    amp_optimizer_free(&r->opt);
+}
+
+TEST(old_files, "law 12: files that 0.6.0 and 0.7.0 have written load, sets too: each number is as they recorded it, and three steps "
+                "on; what is saved again has the bytes of the file") {
+    static const char *const releases[] = {"0.6", "0.7"};
+    static old_run           r;
+    static old_text          text, of_set;
+    stream                   values, file, again;
+    char                     name[32];
+    int                      v, k;
+    for (v = 0; v < 2; v++) {
+        text.used = of_set.used = 0;
+        for (k = 0; k < OLD_SETUPS; k++) {
+            snprintf(name, sizeof name, "%s.state", old_setups[k].name);
+            old_bytes(old_path(releases[v], name), &file);
+            CHECK(file.size > 600);
+            old_go_on(&r, old_path(releases[v], name), &old_setups[k], &text, &again);
+            if (v == 0) as_version_4(&again);
+            stream_equal(&file, &again);
+            stream_free(&file);
+            stream_free(&again);
+        }
+        old_go_on(&r, old_path(releases[v], "set"), &old_setups[0], &of_set, &again);
+        old_bytes(old_path(releases[v], "values.txt"), &values);
+        CHECK_EQ_U64(text.used, values.size);
+        CHECK_MEM(text.bytes, values.bytes, values.size);
+        CHECK_MEM(of_set.bytes, values.bytes, of_set.used);
+        stream_free(&values);
+        stream_free(&again);
+    }
+}
+
 /* An independent reader: walks a state by its description and compares it with what the API shows.
    Returns the place behind what it read. */
 static size_t read_numbers(const stream *s, rig *r) {
@@ -3386,6 +3451,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(mismatch_named);
     RUN_FRESH(golden_written);
     RUN_FRESH(golden_read);
+    RUN_FRESH(old_files);
     RUN_FRESH(layout);
     RUN_FRESH(members);
     RUN_FRESH(blocks);
