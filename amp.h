@@ -248,11 +248,10 @@
             ones. What is to leave is named in History by a release in which it still works. Sizes
             and members marked private may change with any release: compile all units that share an
             object with one header.
-            Before 1.0 files, presets and bits of steps hold already; names may change, and History
-            says what to write instead. A compiler sees each change but two: NULL in rebind_all, in
-            0.7.0, and moments of shards, in 0.9.0. Experimental until a GPU has run them:
-            amp_kernels.cu, amp_cuda_* and what is summed by cuBLAS (names and meanings hold; speed
-            is not known).
+            Before 1.0 presets, bits of steps and files since 0.6.0 hold already; names may change,
+            and History says what to write instead. A compiler sees each change but one: NULL in
+            rebind_all, in 0.7.0. Experimental until a GPU has run them: amp_kernels.cu, amp_cuda_*
+            and what is summed by cuBLAS (names and meanings hold; speed is not known).
 
    >>history
        0.9.0  New: AMP_PRESET_NONE: scale 1, never moves, bad steps are still skipped; a file has
@@ -651,8 +650,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    numbers of the desc and of tensors. They replace those of the optimizer that loads; it keeps
    its learning rate if the file has none; its scaler starts afresh if that of the file alone was
    disabled. Not in the file: gradients, what your own optimizer stores, your data's order; model
-   copies, which are written anew, so dtype may differ. Older versions are read. The format is
-   one on all machines: tests/vectors/state-file.md. A callback moves exactly num_bytes, or
+   copies, which are written anew, so dtype may differ. Files since 0.6.0 are read. The format
+   is one on all machines: tests/vectors/state-file.md. A callback moves exactly num_bytes, or
    returns false. Save refuses what load would refuse (a scale of NaN, a growth_interval of 0):
    AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
@@ -660,8 +659,9 @@ typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
    verified before anything changes, in as much memory as was saved. Errors: _WRITE, _READ,
-   _FOREIGN, _NEWER, _CORRUPT (desc.problem names a number that no run can have), _MISMATCH (it
-   names the tensor), _NOT_PREPARED, _STEP_OPEN. */
+   _FOREIGN, _NEWER, _UNSUPPORTED (a file before 0.6.0, which 0.7.0 loads and saves anew), _CORRUPT
+   (desc.problem names a number that no run can have), _MISMATCH (it names the tensor),
+   _NOT_PREPARED, _STEP_OPEN. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
@@ -2526,7 +2526,6 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
    Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
    (amp_gate.step), and of nothing else: 16 for each number that is rounded. These are all bits
    that are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off.
-   (0.5.0 had other bits, in a run from nothing as well.)
    In SR inf and NaN stay, and no finite value becomes one: weights stop at the largest of the
    16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
    two.)
@@ -5873,19 +5872,16 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
    ampi_set: its word of content is the sum of what ends the bodies of all its shards, so that no
    file of another run or moment takes a place in it.
 
-   Version 6 is 0.7.0's. Versions before it had no flags: 256 for a report and 512 for a seed
-   were added to them, shards and sets had versions of their own, and a tensor's storage was one
-   number. 4 (5 of a set) is 0.6.0's. 2 (3; its shards began elsewhere: ampi_old_begin) is
-   0.5.0's, without steps skipped in a row, tolerance and its counts; 1 has no missed updates,
-   and does not say whether there is a learning rate. Random bits of stochastic rounding are
-   others from 4 on.
+   Version 6 is 0.7.0's. 0.6.0 had no flags: it wrote version 4, or 5 of shards and sets, to which
+   256 was added for a report and 512 for a seed. A tensor's storage was one number, and a set had
+   no word of content. Versions 1 to 3 came before it and are refused.
 
    Little-endian. Every number of a body takes eight bytes, names and arrays are padded to eight.
    A sum takes eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so
    that no change within eight bytes goes unseen. */
 
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
-enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLD_SHARD = 3 };
+enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLDEST = 4 /* that is read */ };
 enum { AMPI_FILE_SHARD = 1, AMPI_FILE_SET = 2, AMPI_FILE_REPORT = 4, AMPI_FILE_SEED = 8,
        AMPI_FILE_FLAGS = 15 };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 32,
@@ -6212,25 +6208,6 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     slot->weight_decay = weight_decay;
 }
 
-/* Where a rank's shard of a tensor began in 0.5.0, which cut all tensors into one run for each
-   rank; all: their elements. */
-static uint64_t ampi_old_begin(uint64_t all, uint64_t before, uint64_t n, uint64_t rank,
-                               uint64_t count) {
-    const uint64_t at     = all / count * rank + all % count * rank / count;
-    const uint64_t chunks = at > before ? ampi_chunks(at - before) : 0;
-    return chunks < ampi_chunks(n) ? chunks * AMPI_CHUNK : n;
-}
-
-/* What a file has of a tensor. */
-static ampi_shard ampi_shard_of_file(const ampi_archive *a, uint64_t all, uint64_t before,
-                                   uint64_t n) {
-    ampi_shard p = ampi_shard_of_rank(before, n, a->rank, a->ranks);
-    if (a->version != AMPI_STATE_OLD_SHARD) return p;
-    p.begin = ampi_old_begin(all, before, n, a->rank, a->ranks);
-    p.end   = ampi_old_begin(all, before, n, a->rank + 1, a->ranks);
-    return p;
-}
-
 /* The numbers in front of tensors, in the order of a file, and the least and the most that a run
    can have: of floats their bits, which are in the order of what is not negative. Types: i, u 4
    bytes and n 8, integers, of which u is a rank's own; f and d floats, F and D those that users
@@ -6272,9 +6249,9 @@ static const ampi_field ampi_fields[] = {
     AMPI_RATE(momentum, 'F', 0, AMPI_F32_INF - 1), AMPI_RATE(max_norm, 'F', 0, AMPI_F32_INF - 1),
     AMPI_RATE(lr, 'F', 0, AMPI_F32_INF - 1), /* biases: 2^53 is that of the largest beta */
     AMPI_RATE(bias1, 'f', 0, 0x5a000000u),         AMPI_RATE(bias2, 'f', 0, 0x5a000000u),
-    AMPI_STEP(missed_updates, 'n', 0, AMPI_MANY), /* from here on since version 2 */
+    AMPI_STEP(missed_updates, 'n', 0, AMPI_MANY),
     AMPI_FIELD("has_lr", has_lr, 'u', 0, 1),
-    AMPI_STEP(skipped_in_a_row, 'n', 0, AMPI_MANY), /* and since 4 */
+    AMPI_STEP(skipped_in_a_row, 'n', 0, AMPI_MANY),
     AMPI_SCALER(skipped_in_a_row, 'n', 0, AMPI_MANY),
     AMPI_SCALER(tolerance, 'D', 0, AMPI_F64_ONE),
     AMPI_SCALER(updates_since, 'n', 0, AMPI_MANY), AMPI_SCALER(overflows_since, 'n', 0, AMPI_MANY)
@@ -6285,15 +6262,11 @@ static size_t ampi_field_size(const ampi_field *f) {
     return strchr("dDn", f->type) ? 8 : 4;
 }
 
-/* In versions before 6 a flag may be more than 1: 0.3.1 wrote such. */
 static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
-    const size_t later = a->version < 2 ? 7 : a->version < 4 ? 5 : 0;
-    size_t       i;
-    for (i = 0; i < (size_t)AMPI_NUM_FIELDS - later; i++) {
-        const ampi_field *f  = &ampi_fields[i];
-        char             *at = (char *)state + f->at;
-        ampi_number(a, at, ampi_field_size(f), f->type == 'u', f->name);
-        if (f->most == 1 && a->version < 6) ampi_store_u32(at, 0, ampi_load_u32(at, 0) != 0u);
+    size_t i;
+    for (i = 0; i < AMPI_NUM_FIELDS; i++) {
+        const ampi_field *f = &ampi_fields[i];
+        ampi_number(a, (char *)state + f->at, ampi_field_size(f), f->type == 'u', f->name);
     }
 }
 
@@ -6340,7 +6313,7 @@ static void ampi_walk_set(ampi_archive *a) {
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
-    uint64_t        all = 0, before = 0, common;
+    uint64_t        before = 0, common;
     size_t          i;
     ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
@@ -6350,10 +6323,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     }
     a->common = ampi_hash((uint64_t)opt->desc.kind, plan->num_slots);
     ampi_walk_fields(a, state);
-    for (i = 0; i < plan->num_slots; i++) {
-        ampi_walk_tensor(a, opt, i);
-        all += ampi_tensor(opt, (int)i)->n;
-    }
+    for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->flags & AMPI_FILE_SEED) AMPI_NAMED(a, &state->control, seed);
     common = a->common;
@@ -6362,7 +6332,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const uint64_t n = ampi_tensor(opt, (int)i)->n;
-        ampi_walk_arrays(a, &plan->host_slots[i], ampi_shard_of_file(a, all, before, n));
+        ampi_walk_arrays(a, &plan->host_slots[i], ampi_shard_of_rank(before, n, a->rank, a->ranks));
         before += n;
     }
 }
@@ -6486,12 +6456,12 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
 static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     a->version = (uint32_t)x & 255u;
     a->flags   = 0;
+    if (x == 0) return AMP_ERROR_CORRUPT;
+    if (x >> 10 || a->version == 0 || a->version > 5) return AMP_ERROR_NEWER;
     if (x & 256u) a->flags |= AMPI_FILE_REPORT;
     if (x & 512u) a->flags |= AMPI_FILE_SEED;
-    if (x == 0) return AMP_ERROR_CORRUPT;
-    if (x >> 10 || a->version > 5 || (a->version < 2 && a->flags)) return AMP_ERROR_NEWER;
-    if (a->version == 3 || a->version == 5) a->flags |= AMPI_FILE_SHARD;
-    if ((a->flags & AMPI_FILE_SHARD) && a->body == AMPI_STATE_OLD_SET) a->flags = AMPI_FILE_SET;
+    if (a->version == 5) a->flags |= AMPI_FILE_SHARD;
+    if (a->flags == AMPI_FILE_SHARD && a->body == AMPI_STATE_OLD_SET) a->flags = AMPI_FILE_SET;
     return AMP_OK;
 }
 
@@ -6510,6 +6480,7 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     a->body    = ampi_get_le(header + 16);
     if (a->version != AMPI_STATE_VERSION) AMPI_TRY(ampi_old_version(a, x));
     else if (a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
+    if (a->version < AMPI_STATE_OLDEST) return AMP_OK; /* ampi_load_body refuses it */
     if (a->body % 8) return AMP_ERROR_CORRUPT; /* sums go by eight bytes */
     if (!(a->flags & AMPI_FILE_SET)) return AMP_OK;
     if (a->flags != AMPI_FILE_SET ||
@@ -6557,16 +6528,17 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
 static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  amp_read_fn read_fn, void *user) {
     const ampi_state before = l->state;
-    ampi_control    *c      = &l->state.control;
-    amp_scaler      *s      = &c->scaler;
+    amp_scaler      *s      = &l->state.control.scaler;
     uint32_t         fp;
     int              fits;
+    if (a->version < AMPI_STATE_OLDEST)
+        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
+                           "the file is of an amp.h before 0.6.0: load it with amp.h 0.7.0, and "
+                           "save it anew");
     if (a->flags & AMPI_FILE_SET)
         return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH,
                            "this file names a set: amp_optimizer_load_file reads that");
-    l->state = l->own; /* but for what versions below 4 do not have */
-    c->skipped_in_a_row = s->skipped_in_a_row = s->updates_since = s->overflows_since = 0;
-    s->tolerance        = 0.0;
+    l->state = l->own;
     ampi_count_state(a, opt, &l->state);
     AMPI_TRY(a->result); /* it may have a report, which was left out */
     fits = a->body == a->count;
@@ -6584,7 +6556,7 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
 }
 
 /* What the file does not decide: whether the scaler is disabled, and the learning rate if it has
-   none. (In version 1 a learning rate of 0 without a step is none.) */
+   none. */
 static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     const amp_scaler *own    = &l->own.control.scaler;
     ampi_state       *state  = &l->state;
@@ -6592,8 +6564,6 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     amp_scaler       *s      = &c->scaler;
     const uint32_t    ours   = own->rules & AMPI_DISABLED;
     const uint32_t    theirs = s->rules & AMPI_DISABLED;
-    if (l->files[0].version < 2)
-        state->has_lr = c->gate.step || c->skipped || !ampi_is_zero(&c->rates.lr);
     if (!state->has_lr) c->rates.lr = l->own.control.rates.lr;
     if (!state->has_lr) state->has_lr = l->own.has_lr;
     if (ours == theirs) opt->plan->asked = 1; /* the scale is the file's */
@@ -8123,8 +8093,7 @@ static void ampi_tell_shard(char *problem, const char *path, amp_result result) 
    learn when they meet.) */
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l) {
     const ampi_set set = l->one.set;
-    const int      own = l->one.version != AMPI_STATE_OLD_SHARD &&
-                    set.ranks == (uint64_t)opt->ranks.count;
+    const int      own = set.ranks == (uint64_t)opt->ranks.count;
     const size_t   num = own ? 1 : (size_t)set.ranks;
     ampi_archive  *files;
     ampi_target   *shard; /* behind them */

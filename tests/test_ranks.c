@@ -1486,23 +1486,6 @@ static void put_le(unsigned char *bytes, uint64_t x) {
     for (k = 0; k < 8; k++, x >>= 8) bytes[k] = (unsigned char)x;
 }
 
-/* Elements of a tensor that a rank had in 0.5.0, whose parts were one run over all tensors: the chunks that begin
-   in it. to: those of an array of all, padded to 8 bytes; returns how many bytes. */
-static size_t old_part(unsigned char *to, const unsigned char *array, int tensor, size_t rank, size_t count) {
-    size_t before = 0, used = 0, c, n;
-    int    i;
-    for (i = 0; i < tensor; i++) before += sizes[i];
-    for (c = 0; c < sizes[tensor]; c += CHUNK) {
-        const size_t at = before + c, all = total_size();
-        if (at < all * rank / count || at >= all * (rank + 1) / count) continue;
-        n = sizes[tensor] - c < CHUNK ? sizes[tensor] - c : CHUNK;
-        memcpy(to + used, array + 4 * c, 4 * n);
-        used += 4 * n;
-    }
-    while (used % 8) to[used++] = 0;
-    return used;
-}
-
 static uint64_t get_le(const unsigned char *bytes) {
     uint64_t x = 0;
     int      k;
@@ -1516,25 +1499,7 @@ static void write_file(const char *path, const unsigned char *bytes, size_t n) {
     if (file) fclose(file);
 }
 
-/* Version 5, that of 0.6.0, has one number for what is three in each tensor; version 3, of 0.5.0, no steps skipped in
-   a row, tolerance and counts (5 words from ROW on). The tables of a file, so: returns where they end. */
-enum { ROW = 32 + 8 * 42, OLD_TENSORS = 32 + 8 * 47 };
-static size_t old_tables(unsigned char *bytes, int version, size_t *behind) {
-    size_t from = OLD_TENSORS, to = version == 3 ? ROW : OLD_TENSORS, name;
-    int    i;
-    CHECK_EQ_U64(get_le(bytes + 8), (UINT64_C(1) << 32) + 6);
-    CHECK(bytes[ROW] <= 1 && bytes[ROW + 8] <= 1); /* one skip, or none, since */
-    for (i = 0; i < NUM_TENSORS; i++, from += 56 + name, to += 40 + name) {
-        const uint64_t storage = get_le(bytes + from + 24) << 4 | get_le(bytes + from + 16) << 2 | get_le(bytes + from + 8);
-        name = (size_t)(get_le(bytes + from + 48) + 7) / 8 * 8;
-        memmove(bytes + to, bytes + from, 8);
-        put_le(bytes + to + 8, storage);
-        memmove(bytes + to + 16, bytes + from + 32, 24 + name);
-    }
-    *behind = from;
-    return to;
-}
-
+/* The end of a file that is made older: its version, and where its body ends. */
 static void end_old_file(const char *path, unsigned char *bytes, int version, size_t used) {
     put_le(bytes + 8, (uint64_t)version);
     put_le(bytes + 16, used - 32);
@@ -1543,24 +1508,23 @@ static void end_old_file(const char *path, unsigned char *bytes, int version, si
     write_file(path, bytes, used + 8);
 }
 
-/* A shard as 0.6.0 wrote it; or as 0.5.0 did, with arrays that are cut from the file of one optimizer. */
-static void old_part_file(const char *path, int version, const char *whole, size_t rank, size_t count) {
-    size_t         n, m, arrays = 0, behind, used;
-    unsigned char *bytes = file_bytes(path, &n), *all = file_bytes(whole, &m), *from;
-    int            i, k;
-    for (i = 0; i < NUM_TENSORS; i++) arrays += (sizes[i] * 4 + 7) / 8 * 8 * (i == FROZEN ? 1 : 3);
-    from = all + m - 8 - arrays;
-    used = old_tables(bytes, version, &behind);
-    if (version == 5) {
-        memmove(bytes + used, bytes + behind, n - 8 - behind);
-        used += n - 8 - behind;
+/* A shard as 0.6.0 wrote it, in version 5: one number for what is three in each tensor. */
+enum { OLD_TENSORS = 32 + 8 * 47 };
+static void old_shard_file(const char *path) {
+    size_t         n, from = OLD_TENSORS, to = OLD_TENSORS, name;
+    unsigned char *bytes = file_bytes(path, &n);
+    int            i;
+    CHECK_EQ_U64(get_le(bytes + 8), (UINT64_C(1) << 32) + 6);
+    for (i = 0; i < NUM_TENSORS; i++, from += 56 + name, to += 40 + name) {
+        const uint64_t storage = get_le(bytes + from + 24) << 4 | get_le(bytes + from + 16) << 2 | get_le(bytes + from + 8);
+        name = (size_t)(get_le(bytes + from + 48) + 7) / 8 * 8;
+        memmove(bytes + to, bytes + from, 8);
+        put_le(bytes + to + 8, storage);
+        memmove(bytes + to + 16, bytes + from + 32, 24 + name);
     }
-    for (i = 0; i < NUM_TENSORS && version == 3; i++)
-        for (k = 0; k < (i == FROZEN ? 1 : 3); k++, from += (sizes[i] * 4 + 7) / 8 * 8)
-            used += old_part(bytes + used, from, i, rank, count);
-    end_old_file(path, bytes, version, used);
+    memmove(bytes + to, bytes + from, n - 8 - from);
+    end_old_file(path, bytes, 5, n - 8 - (from - to));
     free(bytes);
-    free(all);
 }
 
 /* What names a set: no flags, and no word of content. */
@@ -1573,59 +1537,90 @@ static void old_set_file(const char *path, int version) {
     free(bytes);
 }
 
-TEST(old_sets, "law 12: a set of 0.5.0 or 0.6.0 loads on any number of ranks, and its run goes on with the same bits") {
-    int version, count, step;
-    for (version = 3; version <= 5; version += 2) {
-        begin_files();
-        plain_run();
-        use("s");
-        together(2, run_and_save);
-        all_are(2, AMP_OK);
-        all_free();
-        CHECK_EQ_INT(amp_optimizer_save_file(&reference.opt, path_of("whole")), AMP_OK);
-        old_set_file(path_of("s"), version);
-        old_part_file(path_of("s.4.0-of-2"), version, path_of("whole"), 0, 2);
-        old_part_file(path_of("s.4.1-of-2"), version, path_of("whole"), 1, 2);
-        for (step = STEPS; step < 2 * STEPS; step++) plain_step(&reference, step);
-        for (count = 1; count <= 3; count += test_state.quick == 2 ? 2 : 1) {
-            together(count, only_load);
-            all_are(count, AMP_OK);
-            together(count, go_on);
-            all_are(count, AMP_OK);
-            compare(count);
-            all_free();
-        }
-        together(2, only_load);
-        together(2, only_save); /* and goes when the next one is complete */
-        all_are(2, AMP_OK);
-        CHECK(!file_exists(path_of("s.4.0-of-2")) && file_exists(path_of("s.4-1.0-of-2")));
-        all_free();
-        end_files();
-    }
+/* A file that says to be of such a version. */
+static void of_version(const char *path, int version) {
+    size_t         n;
+    unsigned char *bytes = file_bytes(path, &n);
+    end_old_file(path, bytes, version, n - 8);
+    free(bytes);
 }
 
-TEST(mixed_versions, "law 12: a file that names a set of 0.6.0 over files of 0.5.0, which share elements out in another way, "
-                     "is none: AMP_ERROR_MISMATCH, and masters are what they were") {
-    int other, count;
-    for (other = 3; other <= 6; other++) {
-        if (other == 4) continue;
+TEST(old_sets, "law 12: a set of 0.6.0 loads on any number of ranks, and its run goes on with the same bits") {
+    int count, step;
+    begin_files();
+    plain_run();
+    use("s");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    all_free();
+    old_set_file(path_of("s"), 5);
+    old_shard_file(path_of("s.4.0-of-2"));
+    old_shard_file(path_of("s.4.1-of-2"));
+    for (step = STEPS; step < 2 * STEPS; step++) plain_step(&reference, step);
+    for (count = 1; count <= 3; count += test_state.quick == 2 ? 2 : 1) {
+        together(count, only_load);
+        all_are(count, AMP_OK);
+        together(count, go_on);
+        all_are(count, AMP_OK);
+        compare(count);
+        all_free();
+    }
+    together(2, only_load);
+    together(2, only_save); /* and goes when the next one is complete */
+    all_are(2, AMP_OK);
+    CHECK(!file_exists(path_of("s.4.0-of-2")) && file_exists(path_of("s.4-1.0-of-2")));
+    all_free();
+    end_files();
+}
+
+TEST(mixed_versions, "law 12: a file that names a set of 0.6.0 over files of 0.7.0 is none: AMP_ERROR_MISMATCH, and masters "
+                     "are what they were") {
+    int count;
+    begin_files();
+    use("s");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    all_free();
+    old_set_file(path_of("s"), 5);
+    for (count = 1; count <= 2; count++) {
+        together(count, only_load);
+        all_are(count, AMP_ERROR_MISMATCH);
+        CHECK(strcmp(members[0].problem, "the files of this set are not of one moment") == 0);
+        CHECK_EQ_U64(amp_optimizer_gate(&members[0].opt)->step, 0);
+        all_free();
+    }
+    end_files();
+}
+
+TEST(too_old, "law 12: a set before 0.6.0 (version 3), or files of one under a name of 0.6.0 or 0.7.0, is AMP_ERROR_UNSUPPORTED on "
+              "all ranks, which stay as they were; desc.problem says what to do, and a save takes its place") {
+    int named, count, k;
+    for (named = 3; named <= 6; named++) {
+        if (named == 4) continue;
         begin_files();
-        plain_run();
         use("s");
         together(2, run_and_save);
         all_are(2, AMP_OK);
         all_free();
-        CHECK_EQ_INT(amp_optimizer_save_file(&reference.opt, path_of("whole")), AMP_OK);
-        if (other < 6) old_part_file(path_of("s.4.0-of-2"), other, path_of("whole"), 0, 2);
-        if (other < 6) old_part_file(path_of("s.4.1-of-2"), other, path_of("whole"), 1, 2);
-        old_set_file(path_of("s"), other == 5 ? 3 : 5);
-        for (count = 1; count <= 2; count++) {
+        if (named < 6) old_set_file(path_of("s"), named);
+        of_version(path_of("s.4.0-of-2"), 3);
+        of_version(path_of("s.4.1-of-2"), 3 + 256);
+        for (count = 1; count <= 3; count++) {
             together(count, only_load);
-            all_are(count, AMP_ERROR_MISMATCH);
-            CHECK(strcmp(members[0].problem, "the files of this set are not of one moment") == 0);
-            CHECK_EQ_U64(amp_optimizer_gate(&members[0].opt)->step, 0);
+            all_are(count, AMP_ERROR_UNSUPPORTED);
+            for (k = 0; k < count; k++) {
+                CHECK(strcmp(members[k].problem, "the file is of an amp.h before 0.6.0: load it with amp.h 0.7.0, and "
+                                                 "save it anew") == 0);
+                CHECK_EQ_U64(amp_optimizer_gate(&members[k].opt)->step, 0);
+            }
             all_free();
         }
+        together(2, run_and_save);
+        all_are(2, AMP_OK);
+        all_free();
+        together(2, only_load);
+        all_are(2, AMP_OK);
+        all_free();
         end_files();
     }
 }
@@ -2683,6 +2678,7 @@ int main(int argc, char **argv) {
     RUN(names);
     RUN(old_sets);
     RUN(mixed_versions);
+    RUN(too_old);
     RUN(damaged);
     RUN(unsaved);
     RUN(unheard);
