@@ -43,13 +43,13 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(init_shard(&desc, -1, 2), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(init_shard(&desc, 0, -2), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(init_shard(&desc, 65535, 65536), AMP_ERROR_INVALID_CONFIG);
-    CHECK(strstr(problem, "sum_fn") != NULL); /* as many as there may be */
+    CHECK(strstr(problem, "reduce_fn") != NULL); /* as many as there may be */
     CHECK_EQ_INT(init_shard(&desc, 65536, 65536), AMP_ERROR_INVALID_CONFIG);
     CHECK(strstr(problem, "amp_ranks.rank is 65536") != NULL);
     CHECK_EQ_INT(init_shard(&desc, 0, 65537), AMP_ERROR_INVALID_CONFIG);
     CHECK(strstr(problem, "amp_ranks.count is 65537") != NULL);
     CHECK_EQ_INT(init_shard(&desc, 0, 2), AMP_ERROR_INVALID_CONFIG);
-    CHECK(strstr(problem, "sum_fn") != NULL);
+    CHECK(strstr(problem, "reduce_fn") != NULL);
 
     desc.ranks = &alone;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
@@ -186,8 +186,8 @@ TEST(several_calls, "amp.h ranks: each call's parts are a tree of their own, who
     CHECK(differ > 1000);
 }
 
-static amp_result nobody(void *user, double *sums, size_t count, uint32_t *flags) {
-    (void)user, (void)sums, (void)count, (void)flags;
+static amp_result nobody(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
+    (void)user, (void)sums, (void)num_sums, (void)maxima, (void)num_maxima;
     return AMP_OK;
 }
 
@@ -277,7 +277,7 @@ typedef struct crew {
     pthread_cond_t  changed;
     int             count, arrived, left, meetings;
     double          sums[MAX_SUMS], total[MAX_SUMS];
-    uint32_t        flags[2], largest[2];
+    uint32_t        maxima[2], largest[2];
 } crew;
 
 typedef struct member {
@@ -294,21 +294,21 @@ typedef struct member {
     char          problem[AMP_PROBLEM_SIZE];
 } member;
 
-static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result meet(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     member *m = (member *)user;
     crew   *c = m->all;
     size_t  i;
     int     meeting, together;
-    if (count > MAX_SUMS) return AMP_ERROR_TOO_LARGE;
+    if (num_sums > MAX_SUMS || num_maxima > 2) return AMP_ERROR_TOO_LARGE;
     if (m->deaf < 0) return AMP_ERROR_CUDA;
     pthread_mutex_lock(&c->lock);
     meeting = c->meetings;
-    for (i = 0; i < count; i++) c->sums[i] = (c->arrived ? c->sums[i] : 0.0) + sums[i];
-    for (i = 0; i < 2; i++)
-        c->flags[i] = c->arrived && c->flags[i] > flags[i] ? c->flags[i] : flags[i];
+    for (i = 0; i < num_sums; i++) c->sums[i] = (c->arrived ? c->sums[i] : 0.0) + sums[i];
+    for (i = 0; i < num_maxima; i++)
+        c->maxima[i] = c->arrived && c->maxima[i] > maxima[i] ? c->maxima[i] : maxima[i];
     if (++c->arrived == c->count) {
-        memcpy(c->total, c->sums, count * sizeof *sums);
-        memcpy(c->largest, c->flags, sizeof c->flags);
+        memcpy(c->total, c->sums, num_sums * sizeof *sums);
+        memcpy(c->largest, c->maxima, sizeof c->maxima);
         c->arrived = 0;
         c->meetings++;
         pthread_cond_broadcast(&c->changed);
@@ -319,8 +319,8 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
     if (m->misses && --m->misses == 0) together = 0;
     if (m->slow && --m->slow == 0)
         while (!c->left) pthread_cond_wait(&c->changed, &c->lock);
-    memcpy(sums, c->total, count * sizeof *sums);
-    memcpy(flags, c->largest, sizeof c->largest);
+    memcpy(sums, c->total, num_sums * sizeof *sums);
+    for (i = 0; i < num_maxima; i++) maxima[i] = c->largest[i];
     pthread_mutex_unlock(&c->lock);
     errno = EAGAIN; /* as what a host calls here may leave it */
     return together ? AMP_OK : AMP_ERROR_CUDA;
@@ -441,7 +441,7 @@ static amp_optimizer_desc desc_of(member *m, int count) {
     if (count) {
         m->ranks.rank   = m->rank;
         m->ranks.count  = count;
-        m->ranks.sum_fn = count > 1 ? meet : NULL;
+        m->ranks.reduce_fn = count > 1 ? meet : NULL;
         m->ranks.user   = m;
         desc.ranks      = &m->ranks;
     }
@@ -1184,12 +1184,12 @@ static void end_files(void) {
 
 /* Another rank, which has found a sum of squares. */
 typedef struct met_rank { double norm2; int calls; size_t count; } met_rank;
-static amp_result meet_whole(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result meet_whole(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     met_rank *other = (met_rank *)user;
     other->calls++;
-    other->count = count;
+    other->count = num_sums;
     *sums += other->norm2;
-    return flags[0] > 1 ? AMP_ERROR_WRITE : AMP_OK; /* it is no hash of prepare or of a file */
+    return num_maxima != 2 || maxima[0] > 1 ? AMP_ERROR_WRITE : AMP_OK; /* it is no hash of prepare or of a file */
 }
 
 TEST(whole, "amp.h ranks: with whole only checks meet, over one double; prepare, rebind and files "
@@ -1219,8 +1219,8 @@ TEST(whole, "amp.h ranks: with whole only checks meet, over one double; prepare,
         ranks.rank   = 7, ranks.count = -3; /* not read */
         desc.ranks   = &ranks;
         CHECK_EQ_INT(amp_optimizer_init(&opt[0], &desc), AMP_ERROR_INVALID_CONFIG);
-        CHECK(strstr(problem, "sum_fn") != NULL);
-        ranks.sum_fn = meet_whole;
+        CHECK(strstr(problem, "reduce_fn") != NULL);
+        ranks.reduce_fn = meet_whole;
         ranks.user   = &other;
         memset(&t, 0, sizeof t);
         t.n = 4;
@@ -1733,7 +1733,7 @@ TEST(unsaved, "law 18: a save that fails on one rank fails on all, leaves the se
     together(2, only_save);
     all_are(2, AMP_ERROR_WRITE);
     only_old_set(before, n);
-    CHECK_EQ_INT(members[0].error, EEXIST); /* of what failed, whatever sum_fn leaves */
+    CHECK_EQ_INT(members[0].error, EEXIST); /* of what failed, whatever reduce_fn leaves */
     CHECK_EQ_INT(rmdir(path_of("u.new")), 0);
     CHECK_EQ_INT(symlink("round", path_of("round")), 0);
     use("round");
@@ -1791,7 +1791,7 @@ static void save_missing(member *m) {
     m->misses = 0;
 }
 
-TEST(missed, "amp.h ranks: a rank whose sum_fn fails in one meeting of a save tells the others in the next, and none waits for "
+TEST(missed, "amp.h ranks: a rank whose reduce_fn fails in one meeting of a save tells the others in the next, and none waits for "
              "another; path names the old set or the new one, and that is whole") {
     unsigned char *before = NULL;
     size_t         n      = 0;
@@ -2414,20 +2414,19 @@ static void net_sum(net *w, size_t from, size_t n) {
 static amp_result net_gather(member *m) {
     const amp_ranks *ranks = m->opt.desc.ranks;
     net             *w = net_of(m);
-    uint32_t         flags[2] = {0, 0};
-    double           nothing  = 0.0;
+    double           nothing = 0.0;
     size_t           first, n, at;
     amp_result       result;
     int              i, r;
     if (!ranks || ranks->count < 2) return AMP_OK;
-    result = meet(m, &nothing, 1, flags); /* all have written theirs */
+    result = meet(m, &nothing, 1, NULL, 0); /* all have written theirs */
     for (r = 0; r < ranks->count && result == AMP_OK; r++)
         for (i = 0, at = 0; r != m->rank && i < NET; at += net_sizes[i++]) {
             const size_t size = i == NET_BIAS ? sizeof(float) : sizeof(amp_f16);
             amp_optimizer_range(&members[r].opt, i, &first, &n);
             memcpy((char *)(w->models + at) + first * size, (char *)(nets[r].models + at) + first * size, n * size);
         }
-    return result == AMP_OK ? meet(m, &nothing, 1, flags) : result; /* and read */
+    return result == AMP_OK ? meet(m, &nothing, 1, NULL, 0) : result; /* and read */
 }
 
 static amp_result net_step(member *m, uint64_t step) {
