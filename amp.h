@@ -98,7 +98,7 @@
                               tensors with keep_fp32 are read in the master
        momentum in gradients  amp_optimizer_carry, without unscale_in_place (Darknet)
        another program's run  your optimizer loads its moments and step count as before; for the
-                              fused steps they are amp_tensor.moment1, .moment2, desc.first_step
+                              fused steps: desc.first_step, and amp_optimizer_set_moments
        traps (KANN)           feholdexcept before forward, fesetenv after backward: an overflow
                               makes inf - inf in your code; amp.h needs neither (musl's leaves
                               traps as they are: there _mm_setcsr)
@@ -219,9 +219,9 @@
    >>promises
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
-            changed nothing, with these exceptions. A backend fails in a step, a load or a rebind
-            (the CPU never does), or reduce_fn does: load a saved state before going on. A backend
-            fails in prepare: models may have been written. end_step reports a second begin_step
+            changed nothing, with these exceptions. A backend fails in a step, a load, a rebind or
+            set_moments (the CPU never does), or reduce_fn does: load a saved state before going on.
+            A backend fails in prepare: models may have been written. end_step reports a second begin_step
             after it has ended the step. An init (amp_*_init, amp_*_backend) that is refused
             leaves a zeroed object: correct the desc and call it again.
    Silence  What cannot have worked says so: a step without any gradient is an error; see
@@ -549,7 +549,6 @@ typedef struct amp_tensor {
     int         no_weight_decay; /* nonzero: none                                              */
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
     int         grad_later;      /* nonzero: grad is NULL now, and rebind brings it            */
-    const float *moment1, *moment2; /* as amp_optimizer_moments gave them: in shards a range   */
     const struct amp_rows    *rows;    /* grad is of few rows: >>api sparse; NULL: of all      */
     const struct amp_storage *storage; /* >>api storage; NULL: desc's                          */
 } amp_tensor;
@@ -579,7 +578,7 @@ typedef struct amp_optimizer_desc {
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
     int    unscale_in_place;          /* nonzero: fp32 gradients are unscaled where they are, if
                                          every backward writes them anew                         */
-    uint64_t      first_step;         /* steps taken before, with moment1 and moment2            */
+    uint64_t      first_step;         /* steps taken before: with amp_optimizer_set_moments      */
     const struct amp_ranks       *ranks;  /* ranks decide together: >>api ranks                  */
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
     const struct amp_storage     *storage; /* of masters and moments: >>api storage; fused kinds */
@@ -809,13 +808,18 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory;
-   either may be NULL. Waits. As amp_tensor.moment1, .moment2 (fused kinds; copied in prepare), with
-   desc.first_step = amp_status.steps, they continue the run. In shards they are of this rank's
-   range alone, for as many ranks: its n floats, in a flat array from the tensor's offset on. For
-   another number of ranks, or for whole moments, add them without ranks, save, and load on all.
-   AMP_ERROR_UNSUPPORTED for one that the tensor does not have. */
+   in shards this rank's range alone (amp_optimizer_range). Both calls wait.
+   moments gives them out. Either may be NULL. AMP_ERROR_UNSUPPORTED for one that the tensor does
+   not have.
+   set_moments takes them in, NULL for one that the tensor does not have. With desc.first_step =
+   amp_status.steps they continue a run, on any number of ranks. So AdamW wants both: where
+   first_step is above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have theirs, or
+   a state was loaded; where it is 0, moments before the first step are AMP_ERROR_INVALID_CONFIG.
+   AMP_ERROR_UNSUPPORTED for moments of 8 bits. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
+AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
+                                             const float *second);
 
 /* begin_step as two calls that do not wait, for kernels that read the gate: check opens the
    step; unscale writes amp_optimizer_grad unless the gate says skip (once; leave it out if your
@@ -1087,8 +1091,8 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    amp_optimizer_desc_from_env makes masters of desc.storage fp32 that want copies of another type
    than AMP_DTYPE; moments stay, older files load; amp_tensor.storage is yours to change.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN but for fp32; moments of 8 bits with moment1 or moment2, or
-   with a row_length that is not a multiple of 32. */
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN but for fp32; moments of 8 bits with a row_length that is
+   not a multiple of 32, or in amp_optimizer_set_moments. */
 
 typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments: both of AdamW  */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
@@ -1437,7 +1441,7 @@ typedef struct ampi_entry {
     amp_tensor  tensor;
     amp_rows    rows;
     amp_storage storage;
-    int         flat;
+    int         flat, set; /* set: its moments were */
 } ampi_entry;
 struct amp_optimizer {
     amp_optimizer_desc desc; /* but for what ranks, report and storage point to: */
@@ -1453,6 +1457,7 @@ struct amp_optimizer {
     void              *backend_memory;
     int                initialized, step_open; /* 1: checked, 2: and unscaled */
     int                carries; /* the last step was unscaled */
+    int                begun;   /* a fused step was taken, or a state loaded */
     amp_result         pending; /* begin_step's, for end_step; and what it told */
     char               told[AMP_PROBLEM_SIZE];
 };
@@ -4488,8 +4493,6 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
          "its storage needs a model copy of AMP_BF16"},
         {apart && type == AMP_F32, AMP_ERROR_INVALID_CONFIG,
          "its storage needs a 16-bit model copy"},
-        {groups && (t->moment1 || t->moment2), AMP_ERROR_UNSUPPORTED,
-         "moments of 8 bits are not taken from moment1 or moment2"},
         {groups && t->rows && t->rows->row_length % AMPI_GROUP != 0, AMP_ERROR_UNSUPPORTED,
          "moments of 8 bits need a row_length that is a multiple of 32"},
         {1, AMP_OK, NULL}};
@@ -4501,9 +4504,6 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
 /* May t be the next tensor, or (flat) be of a flat array? */
 static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
                                                   int flat) {
-    const int        learns  = ampi_learns(t);
-    const int        most    = learns ? ampi_num_moments(&opt->desc) : 0;
-    const int        brought = t->moment1 || t->moment2;
     char             text[AMP_PROBLEM_SIZE] = "";
     const amp_result told =
         !ampi_tensor_numbers_ok(&t->lr_scale, &t->weight_decay, text) ? AMP_ERROR_INVALID_CONFIG
@@ -4519,11 +4519,6 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         {told != AMP_OK, told, text},
         {t->keep_fp32 && t->model && t->model_type != AMP_F32, AMP_ERROR_INVALID_CONFIG,
          "keep_fp32 is set, but its model is of 16 bits"},
-        {brought && !learns, AMP_ERROR_UNSUPPORTED, "it is frozen: moments would do nothing"},
-        {brought && !most, AMP_ERROR_UNSUPPORTED, "desc.kind has no moments"},
-        {t->moment2 && most < 2, AMP_ERROR_UNSUPPORTED, "desc.kind has no second moment"},
-        {most == 2 && (!t->moment1 != !t->moment2 || (brought && !opt->desc.first_step)),
-         AMP_ERROR_INVALID_CONFIG, "desc.kind goes on from both moments and desc.first_step"},
         {t->n > SIZE_MAX / 64, AMP_ERROR_TOO_LARGE, "it is too large"},
         {t->rows && flat, AMP_ERROR_UNSUPPORTED,
          "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add"},
@@ -4575,8 +4570,6 @@ static amp_tensor ampi_tensor_at(const amp_tensor *whole, const amp_tensor *one,
     t.weight     = (float *)ampi_to(whole->weight, AMP_F32, offset);
     t.grad       = ampi_to(whole->grad, t.grad_type, offset);
     t.model      = ampi_to(whole->model, t.model_type, offset);
-    t.moment1    = whole->moment1 ? whole->moment1 + offset : NULL;
-    t.moment2    = whole->moment2 ? whole->moment2 + offset : NULL;
     if (!t.storage) t.storage = whole->storage;
     return t;
 }
@@ -4887,24 +4880,16 @@ static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype typ
     return ampi_cast_on(b, model, type, src, AMP_F32, n);
 }
 
-/* A tensor's master, all of its model copy (other ranks' ranges as they round them), and the
-   moments it brings: in shards, of its range. */
+/* A tensor's master, and all of its model copy (other ranks' ranges as they round them). */
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
-    const float *const moments[] = {t->moment1, t->moment2};
-    const amp_dtype    type   = s->model_type;
-    const amp_dtype    stored = s->moment[0].format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
-    const size_t       n      = (size_t)s->n;
-    const float       *src    = t->weight ? t->weight + (size_t)s->first : NULL;
-    ampi_stored        none   = s->master;
-    int                k;
+    const amp_dtype type = s->model_type;
+    const size_t    n    = (size_t)s->n;
+    const float    *src  = t->weight ? t->weight + (size_t)s->first : NULL;
+    ampi_stored     none = s->master;
     none.data = NULL;
     if (src && n < t->n)
         AMPI_TRY(ampi_write_on(b, ampi_whole_model(s), type, &none, t->weight, t->n));
-    AMPI_TRY(ampi_write_on(b, s->model, type, &s->master, src, n));
-    for (k = 0; k < 2; k++)
-        if (moments[k])
-            AMPI_TRY(ampi_cast_on(b, s->moment[k].data, stored, moments[k], AMP_F32, n));
-    return AMP_OK;
+    return ampi_write_on(b, s->model, type, &s->master, src, n);
 }
 
 /* A weight that was copied and that no step writes again becomes NaN: whoever goes on reading
@@ -5691,10 +5676,25 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     return ampi_run_job(opt, AMPI_JOB_CARRY);
 }
 
+/* With first_step above 0, AdamW's steps from moments of 0 would be wrong and look right. (Empty
+   ranges count, or some ranks would wait for others.) */
+static amp_result ampi_has_moments(const amp_optimizer *opt) {
+    size_t i;
+    for (i = 0; opt->desc.first_step && !opt->begun && i < opt->num_entries; i++) {
+        const ampi_entry *e = ampi_entry_of(opt, i);
+        if (e->tensor.n && opt->plan->host_slots[i].moment[1].data && !e->set)
+            return ampi_tensor_problem(opt, i, e->tensor.name, AMP_ERROR_BAD_STATE,
+                                       "desc.first_step goes on from moments, which were not set: "
+                                       "call amp_optimizer_set_moments, or load a state");
+    }
+    return AMP_OK;
+}
+
 /* lr travels in the plan, to where the check ends; NULL: the one that is there. */
 static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     amp_plan *plan;
     AMPI_TRY(ampi_can_step(opt, 1));
+    AMPI_TRY(ampi_has_moments(opt));
     if (lr) AMPI_TRY(ampi_check_rate(opt, "lr", lr));
     plan = opt->plan;
     if (!lr && !plan->has_lr)
@@ -5703,6 +5703,7 @@ static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     plan->new_lr = lr != NULL;
     if (lr) memcpy(&plan->lr, lr, sizeof *lr);
     AMPI_TRY(ampi_check_all(opt));
+    opt->begun   = 1;
     plan->has_lr = 1;
     plan->version++;
     return ampi_run_job(opt, AMPI_JOB_FUSED);
@@ -5782,9 +5783,12 @@ static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, f
     }
 }
 
-static amp_result ampi_read_moment(const amp_optimizer *opt, const ampi_slot *slot, int second,
-                                   float *to) {
-    const ampi_stored *m = &slot->moment[second];
+/* A moment of a slot to the host, or from there: one of both is NULL. Of 8 bits, to it alone. */
+static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *slot, int second,
+                                   float *to, const float *from) {
+    const amp_backend *b    = &opt->backend;
+    const ampi_stored *m    = &slot->moment[second];
+    const amp_dtype    type = m->format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
     unsigned char      bytes[4 * AMPI_PIECE];
     uint8_t            scale[AMPI_PIECE / (int)AMPI_GROUP];
     ampi_stored        here = *m;
@@ -5792,27 +5796,60 @@ static amp_result ampi_read_moment(const amp_optimizer *opt, const ampi_slot *sl
     here.data  = bytes;
     here.scale = scale;
     for (i = 0; i < slot->n; i += n) {
+        char *const there = (char *)m->data + i * m->size;
         n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
-        AMPI_TRY(ampi_read_back(opt, bytes, (char *)m->data + i * m->size, n * m->size));
+        if (from) AMPI_IEEE(ampi_cast(bytes, type, from + i, AMP_F32, n));
+        AMPI_TRY(from ? ampi_told(opt->desc.problem, ampi_send(b, there, bytes, n * m->size))
+                      : ampi_read_back(opt, bytes, there, n * m->size));
         if (m->scale)
             AMPI_TRY(ampi_read_back(opt, scale, m->scale + i / AMPI_GROUP,
                                     (n + AMPI_GROUP - 1) / AMPI_GROUP));
-        AMPI_IEEE(ampi_decode_moment(&here, second, to + i, n));
+        if (to) AMPI_IEEE(ampi_decode_moment(&here, second, to + i, n));
     }
     return AMP_OK;
 }
 
+/* May both be read, or (set) written? */
+static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, const float *first,
+                                  const float *second) {
+    const ampi_slot   *s     = &opt->plan->host_slots[i];
+    const ampi_stored *m     = s->moment;
+    const int          needs = set && s->n;
+    const ampi_refusal why[] = {
+        {(first && !m[0].data) || (second && !m[1].data), AMP_ERROR_UNSUPPORTED,
+         "it has no such moment: it is frozen, or of another desc.kind"},
+        {needs && m[0].data && !first, AMP_ERROR_INVALID_ARGUMENT, "first is NULL"},
+        {needs && m[1].data && !second, AMP_ERROR_INVALID_ARGUMENT, "second is NULL"},
+        {set && m[0].scale, AMP_ERROR_UNSUPPORTED,
+         "moments of 8 bits are not set: load a state that has them"},
+        {set && m[1].data && !opt->desc.first_step && !opt->begun, AMP_ERROR_INVALID_CONFIG,
+         "desc.first_step is 0: set it to the number of steps that made these moments"},
+        {1, AMP_OK, NULL}};
+    return ampi_refuse_tensor(opt, (size_t)i, ampi_tensor(opt, i)->name, why);
+}
+
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second) {
-    const ampi_slot *slot;
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED)); /* before an index that add has not made yet */
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
-    slot = &opt->plan->host_slots[i];
-    if ((first && !slot->moment[0].data) || (second && !slot->moment[1].data))
-        return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name, AMP_ERROR_UNSUPPORTED,
-                                   "it has no such moment: it is frozen, or of another desc.kind");
-    if (first) AMPI_TRY(ampi_read_moment(opt, slot, 0, first));
-    return second ? ampi_read_moment(opt, slot, 1, second) : AMP_OK;
+    AMPI_TRY(ampi_moments_ok(opt, i, 0, first, second));
+    if (first) AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 0, first, NULL));
+    return second ? ampi_copy_moment(opt, ampi_slot_of(opt, i), 1, second, NULL) : AMP_OK;
+}
+
+AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
+                                             const float *second) {
+    const ampi_functions *f;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
+    f = opt->backend.functions;
+    AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
+    if (f->capture_fn && f->capture_fn(&opt->backend)) /* which a copy of few bytes would be in */
+        return ampi_captured(opt, AMP_ERROR_UNSUPPORTED);
+    if (first) AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 0, NULL, first));
+    if (second) AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 1, NULL, second));
+    (opt->entries ? opt->entries : opt->inline_entries)[i].set = 1;
+    return AMP_OK;
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
@@ -6566,6 +6603,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     if (opt->ranks.count) /* what was accumulated is of another run */
         AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
     opt->carries = 1; /* what the caller saved beside the state */
+    opt->begun   = 1;
     return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 

@@ -922,108 +922,162 @@ static void unguard(float *x, size_t n) {
     CHECK_EQ_INT(munmap((char *)(x + n) - bytes, bytes + (size_t)sysconf(_SC_PAGESIZE)), 0);
 }
 
-/* Two tensors, one behind the other. */
+/* Two tensors, one behind the other; masters and moments of all ranks. */
 enum { PAIR = 2, PAIR_TOTAL = LEAST + 3 * CHUNK - 1 };
-static const int pair_tensor[PAIR] = {0, 4};
-static float     pair_weight[PAIR_TOTAL];
-static int       pair_flat;
+static const int  pair_tensor[PAIR] = {0, 4};
+static float      pair_weight[PAIR_TOTAL], pair_moment[2][PAIR_TOTAL];
+static amp_status pair_status; /* where they were */
+static int        pair_fewer;  /* moments of bf16 */
 
-static amp_result begin_pair(member *m, amp_optimizer *opt, uint64_t first_step, float scale, float *moments[][2]) {
-    amp_optimizer_desc desc        = desc_of(m, the_crew.count);
-    amp_tensor         whole       = {0}, tensors[PAIR];
-    amp_result         result;
-    int                k;
-    desc.first_step         = first_step;
-    desc.scaler.init_scale  = scale;
-    result                  = amp_optimizer_init(opt, &desc);
-    whole.n                 = PAIR_TOTAL;
-    whole.weight            = pair_weight;
-    whole.grad_later        = 1;
-    for (k = 0; k < PAIR; k++) {
-        tensors[k]         = whole;
-        tensors[k].n       = sizes[pair_tensor[k]];
-        tensors[k].weight  = pair_weight + (k ? LEAST : 0);
-        tensors[k].moment1 = moments ? moments[k][0] : NULL;
-        tensors[k].moment2 = moments ? moments[k][1] : NULL;
-        if (result == AMP_OK && !pair_flat) result = amp_optimizer_add(opt, &tensors[k]);
+static amp_result begin_pair(member *m, uint64_t first_step, float scale) {
+    static const amp_storage fewer = {AMP_FORMAT_F32, AMP_FORMAT_BF16};
+    amp_optimizer_desc       desc  = desc_of(m, the_crew.count);
+    amp_tensor               t;
+    amp_result               result;
+    int                      k;
+    desc.first_step        = first_step;
+    desc.scaler.init_scale = scale;
+    desc.storage           = pair_fewer ? &fewer : NULL;
+    result                 = amp_optimizer_init(&m->opt, &desc);
+    for (k = 0; k < PAIR && result == AMP_OK; k++) {
+        memset(&t, 0, sizeof t);
+        t.n          = sizes[pair_tensor[k]];
+        t.weight     = pair_weight + (k ? LEAST : 0);
+        t.grad_later = 1;
+        result       = amp_optimizer_add(&m->opt, &t);
     }
-    whole.moment1 = tensors[0].moment1;
-    whole.moment2 = tensors[0].moment2;
-    if (result == AMP_OK && pair_flat) result = amp_optimizer_add_flat(opt, &whole, tensors, PAIR);
-    return result == AMP_OK ? prepare_scaled(opt) : result;
+    return result == AMP_OK ? prepare_scaled(&m->opt) : result;
 }
 
-static amp_result pair_step(amp_optimizer *opt, int step) {
-    void      *grads  = malloc(LEAST * 4);
-    amp_result result = AMP_OK;
-    int        k;
-    for (k = 0; k < PAIR && result == AMP_OK; k++) {
-        size_t first, n;
-        amp_optimizer_range(opt, k, &first, &n);
-        gradient(grads, step, 0, pair_tensor[k], first, n);
-        result = amp_optimizer_accumulate(opt, k, grads, 0, 1, task.type);
+static void pair_steps(member *m, int from, int to) {
+    void  *grads = malloc(LEAST * 4);
+    size_t first, n;
+    int    k;
+    for (; from < to && m->result == AMP_OK; from++) {
+        for (k = 0; k < PAIR && m->result == AMP_OK; k++) {
+            amp_optimizer_range(&m->opt, k, &first, &n);
+            gradient(grads, from, 0, pair_tensor[k], first, n);
+            m->result = amp_optimizer_accumulate(&m->opt, k, grads, 0, 1, task.type);
+        }
+        if (m->result == AMP_OK) m->result = take_step(&m->opt);
     }
     free(grads);
-    return result == AMP_OK ? take_step(opt) : result;
 }
 
+/* This rank's ranges of moments from pair_moment (set) or to it, of which the optimizer has one or two; memory that no call
+   goes beyond. */
+static void pair_moments(member *m, int set) {
+    const int two     = task.kind == AMP_KIND_ADAMW;
+    float    *range[2] = {NULL, NULL};
+    size_t    first, n;
+    int       k, j;
+    for (k = 0; k < PAIR && m->result == AMP_OK; k++) {
+        amp_optimizer_range(&m->opt, k, &first, &n);
+        for (j = 0; j <= two; j++) {
+            range[j] = guarded(n);
+            if (set) memcpy(range[j], pair_moment[j] + (k ? LEAST : 0) + first, n * sizeof(float));
+        }
+        m->result = set ? amp_optimizer_set_moments(&m->opt, k, range[0], range[1])
+                        : amp_optimizer_moments(&m->opt, k, range[0], range[1]);
+        for (j = 0; j <= two; j++) {
+            if (!set) memcpy(pair_moment[j] + (k ? LEAST : 0) + first, range[j], n * sizeof(float));
+            unguard(range[j], n);
+        }
+    }
+}
+
+/* Steps 0 to STEPS, and what is there then; two steps more; another optimizer that takes them. */
 static void pair_run(member *m) {
-    int step;
-    m->result = begin_pair(m, &m->opt, 0, 1024.0f, NULL);
-    for (step = 0; step < STEPS && m->result == AMP_OK; step++) m->result = pair_step(&m->opt, step);
+    m->result = begin_pair(m, 0, 1024.0f);
+    pair_steps(m, 0, STEPS);
+    pair_moments(m, 0);
 }
-
-/* Another optimizer of the rank, from the moments that this one gives, of which it has one or two. */
+static void pair_more(member *m) { pair_steps(m, STEPS, STEPS + 2); }
 static void pair_goes_on(member *m) {
-    const int     two     = task.kind == AMP_KIND_ADAMW;
-    amp_optimizer next;
-    amp_status    status;
-    float        *flat[2] = {guarded(PAIR_TOTAL), guarded(PAIR_TOTAL)}, *moments[PAIR][2] = {{NULL, NULL}, {NULL, NULL}};
-    size_t        first, n[PAIR];
-    int           k, j, step;
-    for (k = 0; k < PAIR; k++) {
-        amp_optimizer_range(&m->opt, k, &first, &n[k]);
-        for (j = 0; j <= two; j++) moments[k][j] = pair_flat ? flat[j] + (k ? LEAST : 0) : guarded(n[k]);
-        CHECK_EQ_INT(amp_optimizer_moments(&m->opt, k, moments[k][0], moments[k][1]), AMP_OK);
-    }
-    CHECK_EQ_INT(amp_optimizer_status(&m->opt, &status), AMP_OK);
-    m->result = begin_pair(m, &next, status.steps, status.loss_scale, moments);
-    for (step = STEPS; step < STEPS + 2 && m->result == AMP_OK; step++) {
-        m->result = pair_step(&m->opt, step);
-        if (m->result == AMP_OK) m->result = pair_step(&next, step);
-    }
-    for (k = 0; k < PAIR && m->result == AMP_OK; k++)
-        CHECK_MEM(amp_optimizer_master(&m->opt, k), amp_optimizer_master(&next, k), n[k] * sizeof(float));
-    amp_optimizer_free(&next);
-    for (k = 0; k < PAIR; k++)
-        for (j = 0; j <= two && !pair_flat; j++) unguard(moments[k][j], n[k]);
-    unguard(flat[0], PAIR_TOTAL);
-    unguard(flat[1], PAIR_TOTAL);
+    size_t before;
+    m->result = begin_pair(m, pair_status.steps, pair_status.loss_scale);
+    before    = m->bytes;
+    pair_moments(m, 1);
+    CHECK_EQ_U64(m->bytes, before);
+    pair_more(m);
 }
 
-TEST(moments, "manual: in shards amp_optimizer_moments gives this rank's range, and moment1 and moment2 take it, no float "
-              "more: a run goes on from them with the same bits") {
-    int kind, r, k;
+/* Masters of all ranks. */
+static void pair_weights(int count, float *to) {
+    size_t first, n;
+    int    r, k;
+    for (r = 0; r < count; r++)
+        for (k = 0; k < PAIR; k++) {
+            amp_optimizer_range(&members[r].opt, k, &first, &n);
+            memcpy(to + (k ? LEAST : 0) + first, amp_optimizer_master(&members[r].opt, k), n * sizeof(float));
+        }
+}
+
+TEST(moments, "manual: in shards amp_optimizer_moments gives this rank's range, and set_moments takes it, no float more and no "
+              "memory: on any number of ranks a run goes on with the same bits, with moments of fp32 and bf16") {
+    static const int kinds[] = {AMP_KIND_ADAMW, AMP_KIND_SGD, AMP_KIND_LION};
+    static float     wanted[PAIR_TOTAL], got[PAIR_TOTAL];
+    int              way, count;
     task.type = AMP_BF16;
-    for (kind = 0; kind < 4; kind++) {
-        pair_flat = kind % 2;
-        task.kind = kind < 2 ? AMP_KIND_ADAMW : AMP_KIND_SGD;
+    for (way = 0; way < 6; way++) {
+        pair_fewer = way % 2;
+        task.kind  = kinds[way / 2];
         memcpy(pair_weight, initial[0], sizeof initial[0]);
         memcpy(pair_weight + LEAST, initial[4], (PAIR_TOTAL - LEAST) * sizeof(float));
         together(3, pair_run);
         all_are(3, AMP_OK);
-        for (r = 0; r < 3; r++)
-            for (k = 0; k < PAIR; k++) {
-                size_t first, n;
-                amp_optimizer_range(&members[r].opt, k, &first, &n);
-                memcpy(pair_weight + (k ? LEAST : 0) + first, amp_optimizer_master(&members[r].opt, k),
-                       n * sizeof(float));
-            }
-        together(3, pair_goes_on);
+        CHECK_EQ_INT(amp_optimizer_status(&members[2].opt, &pair_status), AMP_OK);
+        pair_weights(3, pair_weight);
+        together(3, pair_more);
         all_are(3, AMP_OK);
+        pair_weights(3, wanted);
         all_free();
+        for (count = 1; count <= 4; count++) {
+            together(count, pair_goes_on);
+            all_are(count, AMP_OK);
+            pair_weights(count, got);
+            all_free();
+            CHECK_MEM(got, wanted, sizeof got);
+        }
     }
     task.kind = 0;
+}
+
+/* An optimizer of which one tensor is so short that most ranks have nothing of it. */
+static void short_begins(member *m) {
+    static float       weight[8];
+    amp_optimizer_desc desc = desc_of(m, the_crew.count);
+    amp_tensor         t;
+    desc.first_step = 3;
+    memset(&t, 0, sizeof t);
+    t.n          = 8;
+    t.name       = "short";
+    t.weight     = weight;
+    t.grad_later = 1;
+    m->result    = amp_optimizer_init(&m->opt, &desc);
+    if (m->result == AMP_OK) m->result = amp_optimizer_add(&m->opt, &t);
+    if (m->result == AMP_OK) m->result = prepare_scaled(&m->opt);
+}
+static void short_step(member *m) { m->result = take_step(&m->opt); }
+static void short_sets(member *m) {
+    static const float moments[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    size_t             first, n;
+    amp_optimizer_range(&m->opt, 0, &first, &n);
+    m->result = amp_optimizer_set_moments(&m->opt, 0, n ? moments : NULL, n ? moments : NULL);
+    if (m->result == AMP_OK) m->result = take_step(&m->opt);
+}
+
+TEST(moments_forgotten, "law 17: where first_step is above 0 and moments were not set, each rank says so, also one whose range is "
+                        "empty: none waits for others") {
+    int r;
+    together(3, short_begins);
+    all_are(3, AMP_OK);
+    together(3, short_step);
+    all_are(3, AMP_ERROR_BAD_STATE);
+    for (r = 0; r < 3; r++) CHECK(strstr(members[r].problem, "tensor 0 (short): desc.first_step"));
+    together(3, short_sets);
+    all_are(3, AMP_OK);
+    all_free();
 }
 
 /* --------------------------------------------------------------------------------- files */
@@ -2194,6 +2248,7 @@ TEST(late_steps, "law 18: at steps that no double tells, up to first_step's end:
     static const uint64_t first[] = {UINT64_C(8999999999999998), UINT64_C(9007199254740992), UINT64_C(9007199254740993),
                                      UINT64_C(1234567890123456789), UINT64_MAX / 2};
     size_t                k;
+    task.kind = AMP_KIND_SGD; /* AdamW would want moments */
     for (k = test_state.quick == 2 ? 4 : 0; k < sizeof first / sizeof *first; k += test_state.quick ? 2 : 1) {
         const uint64_t step = first[k] + STEPS;
         begin_files();
@@ -2218,6 +2273,7 @@ TEST(late_steps, "law 18: at steps that no double tells, up to first_step's end:
         all_free();
         end_files();
     }
+    task.kind = 0;
 }
 
 TEST(longer, "state-file.md: bytes behind the end are an error, in the file of a rank and in that which names a set") {
@@ -2671,6 +2727,7 @@ int main(int argc, char **argv) {
     RUN(nothing_written);
     RUN(which_element);
     RUN(moments);
+    RUN(moments_forgotten);
     RUN(sets);
     RUN(reports);
     RUN(reports_elsewhere);
