@@ -221,9 +221,9 @@
    Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
             changed nothing, with these exceptions. A backend fails in a step, a load, a rebind or
             set_moments (the CPU never does), or reduce_fn does: load a saved state before going on.
-            A backend fails in prepare: models may have been written. end_step reports a second begin_step
-            after it has ended the step. An init (amp_*_init, amp_*_backend) that is refused
-            leaves a zeroed object: correct the desc and call it again.
+            A backend fails in prepare: models may have been written. end_step reports a second
+            begin_step after it has ended the step. An init (amp_*_init, amp_*_backend) that is
+            refused leaves a zeroed object: correct the desc and call it again.
    Silence  What cannot have worked says so: a step without any gradient is an error; see
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
@@ -255,8 +255,8 @@
 
    >>history
        0.9.0  New: AMP_PRESET_NONE: scale 1, never moves, bad steps are still skipped; a file has
-              it as STATIC. In a report: the scaler, the type of each gradient, and how many weights
-              are not finite.
+              it as STATIC. A session's dtype and policy. In a report: the scaler, the type of each
+              gradient, and how many weights are not finite.
               In code for 0.7.0 change:
                   amp_optimizer_advice          amp_report_advice and its codes, in
                                                 examples/amp_report.h
@@ -265,52 +265,37 @@
                   amp_scaler_scale_loss(s, x)   x * s->scale
                   amp_scaler_step(s, f, user)   if (!s->found_inf) f(user)
                   amp_stats, amp_desc_from_env  amp_grad_stats, amp_optimizer_desc_from_env
-                  moment1, moment2 in shards    this rank's range, as amp_optimizer_moments gives it
+                  amp_tensor.moment1, .moment2  amp_optimizer_set_moments, after prepare; in
+                                                shards of this rank's range
+                  amp_allocator: alloc_fn,      allocate_fn, release_fn, user: the first argument
+                    free_fn, user_data          of both
+                  amp_ranks.sum_fn(user, sums,  reduce_fn(user, sums, num_sums, maxima,
+                    count, flags)               num_maxima)
+                  amp_session_start(s, backend, amp_session_start(s, &desc), an amp_session_desc;
+                    bytes, allocator, scaler)   NULL: defaults
+              Files of 0.1 to 0.5 are AMP_ERROR_UNSUPPORTED: load them with 0.7.0 and save anew.
               Repairs that your program may notice: a C file that gcc compiles with -Ofast keeps
               __FAST_MATH__ behind amp.h, and so the vector functions of <math.h>. Each call that
-              returns a result writes desc.problem, and no error is without a text. An init that is
-              refused leaves a zeroed object. AMP_DTYPE=fp16 or AMP_ENABLE=1 turns the loss scale
-              on, also where desc had fp32 and no scale. AMP_ENABLE=0 works with desc.storage. A
-              wrong AMP_DTYPE is AMP_ERROR_INVALID_CONFIG of a session, too. amp_scaler_unscale
-              refuses arrays that overlap in part. With AMP_CBLAS on Apple a scope leaves fp32
-              products to Accelerate.
+              returns a result writes desc.problem. AMP_DTYPE=fp16 or AMP_ENABLE=1 turns the loss
+              scale on, also where desc had fp32 and no scale, and ends an `off` of a session's
+              policy. AMP_ENABLE=0 works with desc.storage. A wrong AMP_DTYPE is
+              AMP_ERROR_INVALID_CONFIG of a session, too. amp_scaler_unscale refuses arrays that
+              overlap in part. With AMP_CBLAS on Apple a scope leaves fp32 products to Accelerate.
               Repairs of files: a number that no run can have, padding, or bytes behind the end are
               AMP_ERROR_CORRUPT, and no save writes such a number. Sets at steps of 9e15 and more
-              are saved and loaded. A set over files of another version is refused. Save follows 40
-              symbolic links. A report on another number of ranks is the one with most overflows.
-              Carry works after a load.
-              Other repairs: casts of a session read nothing between rows or matrices, and the size
-              that the manual gives suffices. A prepare that is refused writes to no model. A rank
-              whose sum_fn fails in a save tells the others. aarch64_be is plain C. The smallest
-              momentum has its moment where subnormals count as 0. Tensors below four chunks of
-              16384 elements are not shared among threads.
+              are saved and loaded. A set over files of another version is refused. A report on
+              another number of ranks is the one with most overflows. Carry works after a load.
+              Other repairs: casts of a session read nothing between rows or matrices. A prepare
+              that is refused writes to no model. aarch64_be is plain C. The smallest momentum has
+              its moment where subnormals count as 0.
        0.7.0  New: BFMMLA, the tier "neon_bf16": where AArch64 has it (Linux, macOS), products of
               bf16 have other bits, unless amp_cpu_force_tier("neon") is called. One name for the
               fused steps, text of reports in examples/amp_report.h, the weight cache in the
-              session. State files have version 6, which 0.6.0 refuses as newer; older ones are
-              read, but for those of AMP_FORMAT_KAHAN. tests/vectors/state-file.md specifies them.
-              On a GPU storage formats of 8 bits take a fifth fewer instructions. (Its own History
-              has a line for each name of 0.6.0 that it changed.)
-       0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
-              that are too large, of dbias alone; a session that runs; the first step of an
-              optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
-              Other bits: a scope without a cache rounds only where that is faster; "tf32" of a
-              policy is not for products that are cast to fp16; where tiles are refused, the first
-              product of a scope is fp32, too; a second amp_optimizer_accumulate of a step is a tree
-              of its own; spike_norm and spike_z skip a norm that is not finite.
-              Repairs: sets of files where a rank fails; results of objects before their init; a
-              session's desc of zeros is as NULL; sampled reports by nvcc 13.0 for 10.0.
-              Faster: products by tiles and FMA, thin products, casts to 16 bits; gcc -O0.
-       0.6.0  ranks, .rows and .storage are pointers to structs; iterations, where 0.5.0 said turns;
-              amp_matmul, amp_linear, Lion, AMP_CBLAS_DROP_IN. Refused: C that shares an element
-              with A or B, arrays that overlap, ranks that differ. (Its own History has a line for
-              each name of 0.5.0 that it changed.)
-       0.5.0  ranks, files in sets, gradients of few rows, storage formats, reports and advice
-       0.4.0  products at the speed of a BLAS, through AMX and AVX512_BF16; the weight cache is
-              amp_cache; amp_gemm_ex; errors that name the culprit; carry, rebind_all, grad_later
-       0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks
-       0.2.0  SIMD tiers and threads with the bits of plain C; save and load; the environment
-       0.1.0  conversions, scaler, optimizer wrap, fused AdamW and SGD, clipping, gemm */
+              session. State files have version 6, which 0.6.0 refuses as newer.
+       Older  0.6.0 has amp_matmul, amp_linear and Lion, 0.5.0 ranks, sparse gradients, storage
+              formats and reports, 0.4.0 amp_gemm_ex and fast products, 0.3.0 CUDA and autocast.
+              Each release's own History has a line for each name that it changed.
+*/
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 9
