@@ -310,7 +310,7 @@ $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
 $(BUILD)/tests/platforms.log: tests/platforms.sh $(SUPPORT) $(TESTS:%=tests/test_%.c) $(wildcard tests/compile/msvc/*)
 	@$(call SCRIPT,$< $(OUT) $(TESTS))
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
-$(BUILD)/tests/self.log: $(wildcard tests/*.awk tests/*.sh tests/emu/*.sh tests/planted/*) \
+$(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig tests/*.awk tests/*.sh tests/emu/*.sh tests/planted/*) \
                         $(TESTS:%=tests/test_%.c) tests/test.h tests/bench/peers.py $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
 $(BUILD)/tests/model_self.log: tests/test_model.c $(SUPPORT)

@@ -830,8 +830,8 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
     ampi_control *c     = plan->control;
     if (threadIdx.x == 0) {
         c->norm2    = norm2;
-        c->flags[0] = c->seen[0] | ampi_found_by_user(plan);
-        c->flags[1] = c->seen[1];
+        c->maxima[0] = c->seen[0] | ampi_found_by_user(plan);
+        c->maxima[1] = c->seen[1];
         c->seen[0] = c->seen[1] = 0;
         if (!plan->meets) ampi_decide(plan);
     }

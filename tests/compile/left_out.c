@@ -43,17 +43,18 @@ static void expect(int there, amp_result result, const char *macro, const char *
 /* Two ranks of one process, one behind the other: there is nobody to meet, and tables are the same. In prepare both
    are there, each with the hash of its number; in a save the second adds its file's sum to the first one's. */
 static int meetings;
-static amp_result alone(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result alone(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     static double brought[2];
     double        other[2] = {0.0, 0.0};
     size_t        i;
-    (void)flags;
+    (void)maxima;
+    (void)num_maxima;
 #if RANKS
     if (meetings == 0) ampi_split_sum(other, ampi_hash(1, 1u - (unsigned)((const amp_ranks *)user)->rank));
 #else
     (void)user;
 #endif
-    for (i = 0; i < count && count == 2; i++) sums[i] = meetings ? brought[i] += sums[i] : sums[i] + other[i];
+    for (i = 0; i < num_sums && num_sums == 2; i++) sums[i] = meetings ? brought[i] += sums[i] : sums[i] + other[i];
     meetings++;
     return AMP_OK;
 }
@@ -128,7 +129,7 @@ int main(int argc, char **argv) {
     desc.report = NULL;
 
     desc.ranks   = &ranks;
-    ranks.sum_fn = alone;
+    ranks.reduce_fn = alone;
     ranks.user   = &ranks;
     ranks.whole  = 1;
     expect(RANKS, start(&opt), "AMP_NO_RANKS", "ranks that are whole");
