@@ -8990,17 +8990,14 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
    whose name says no type leaves that to whoever has said one. */
 static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, int on, const char *text,
                                    size_t *position) {
-    static const char separators[] = ",; \t\n\r";
-    amp_autocast      changed = *ac;
-    ampi_ruling      *product = &changed.ops[AMP_OP_GEMM];
-    const char       *word;
-    size_t            length;
+    static const char  separators[] = ",; \t\n\r";
+    amp_autocast       changed = *ac;
+    const ampi_ruling *product = &changed.ops[AMP_OP_GEMM];
+    const char        *word;
+    size_t             length;
     if (low) changed.dtype = low;
-    if (low && product->overridden) {
-        product->rule  = AMPI_LOW;
-        product->dtype = (uint8_t)low;
-    }
     if (low || on) changed.off = 0;
+    if (low && product->overridden) (void)ampi_override_word(&changed, low, "op:gemm=low", 11);
     for (word = text; *(word += strspn(word, separators)); word += length) {
         const char *wrong;
         int         mixed;
@@ -9136,8 +9133,8 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
     memset(&d, 0, sizeof d);
     d.problem = s->problem;
     d.scaler  = s->scaler;
-    d.dtype   = s->dtype ? s->dtype : AMP_F16;
-    if (!s->dtype && on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
+    d.dtype   = AMP_F16;
+    if (on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
         d.dtype = AMP_BF16;
     AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, d.dtype));
     result  = ampi_override_by(ac, s->dtype, 0, text, &at);
