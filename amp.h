@@ -1718,7 +1718,8 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END
 #endif
 
-/* Set-up, files and reports run once or seldom: small code takes a compiler a tenth less time. */
+/* Set-up, files, reports and what runs once a step or product: small code takes a compiler a tenth
+   less time. */
 #if AMPI_OPTIMIZES && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_COLD_BEGIN                                                                        \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os,no-fast-math,fp-contract=off\")")
@@ -3890,6 +3891,8 @@ static const ampi_preset_row ampi_presets[] = {
 enum { AMPI_NUM_PRESETS = sizeof ampi_presets / sizeof ampi_presets[0] };
 AMPI_STATIC_ASSERT(ampi_presets_are_all, (int)AMPI_NUM_PRESETS == (int)AMP_PRESET_NONE);
 
+AMPI_COLD_BEGIN
+
 /* Is *x finite, and 0 or more? The bits are tested before anything is compared. */
 static int ampi_f32_in(const float *x) {
     return !ampi_nonfinite(ampi_load_u32(x, 0)) && *x >= 0.0f;
@@ -4038,6 +4041,8 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
     AMPI_IEEE(result = ampi_scaler_setup(s, desc, desc->problem));
     return result;
 }
+
+AMPI_COLD_END
 
 /* Every preset has a rule, so no rule means that init was not called. */
 static amp_result ampi_scaler_ready(const amp_scaler *s) {
@@ -5538,6 +5543,8 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
+AMPI_COLD_BEGIN
+
 /* One job of a step, of all tensors. */
 static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
     const amp_backend *b = &opt->backend;
@@ -5753,6 +5760,8 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
+AMPI_COLD_END
+
 /* Elements of a moment from their storage format. */
 static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
                                              size_t n) {
@@ -5932,6 +5941,8 @@ static void ampi_flush(ampi_archive *a) {
     a->used = 0;
 }
 
+AMPI_COLD_BEGIN
+
 /* A number of the file that is none that amp.h writes. */
 static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const char *bounds) {
     char room[AMPI_DECIMALS];
@@ -6034,6 +6045,8 @@ static void ampi_name(ampi_archive *a, const char *name) {
         if (at && a->walk == AMPI_SAVE) memcpy(at, name, piece);
     }
 }
+
+AMPI_COLD_END
 
 /* n elements to little-endian or back: nothing to do on most machines. */
 static void ampi_swap(unsigned char *p, size_t n, size_t size) {
@@ -9235,8 +9248,6 @@ AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_opt
     return AMP_OK;
 }
 
-AMPI_COLD_END
-
 /* Is [x, x + extent) within [base, base + n)? */
 static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
     const uintptr_t at = (uintptr_t)x, from = (uintptr_t)base;
@@ -9353,25 +9364,6 @@ static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t 
     return offset;
 }
 
-/* Room for a copy of m: that of e, if there is an e and it has or finds enough, else of once, for
-   this product only, down from top, but behind all that is stored. NULL: there is none. */
-static ampi_cached *ampi_cache_room(amp_session *s, ampi_cached *e, ampi_cached *once,
-                                    const ampi_matrix *m) {
-    const size_t room = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
-    size_t       offset;
-    if (room > s->top) return NULL;
-    if (e && e->room >= room) return e;
-    offset = e ? ampi_cache_gap(s, e, room) : SIZE_MAX;
-    if (offset <= s->top - room) {
-        e->offset = offset;
-        e->room   = room;
-        return e;
-    }
-    if (s->top - room < ampi_cache_gap(s, NULL, s->size)) return NULL;
-    once->offset = s->top -= room;
-    return once;
-}
-
 /* The copy of m that is stored, if it is current. After a capture its replays may change weights at
    any time, so a copy is believed for one product only. *e: the weight that m is or lies in, if a
    copy of it may be placed, or NULL. */
@@ -9395,19 +9387,34 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     return s->memory + w->offset;
 }
 
-/* A new copy of m, in the room of e, if there is an e. */
+/* A new copy of m: that of e, if there is an e and it has or finds room; else one for this product
+   only, down from top, but behind all that is stored. */
 static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
                                    const void **copy) {
-    ampi_cached        once;
-    ampi_cached *const to = ampi_cache_room(s, e, &once, m);
-    if (!to) return AMP_ERROR_OUT_OF_MEMORY;
-    to->of.x = NULL;
-    AMPI_TRY(ampi_cache_cast(s, m, to->offset));
-    s->misses += to != &once;
-    s->transients += to == &once;
-    to->of      = *m;
-    to->product = s->product;
-    *copy       = s->memory + to->offset;
+    const size_t room   = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
+    size_t       offset = !e ? SIZE_MAX
+                          : e->room < room ? ampi_cache_gap(s, e, room) : e->offset;
+    if (room > s->top) return AMP_ERROR_OUT_OF_MEMORY;
+    if (offset > s->top - room) {
+        e      = NULL;
+        offset = s->top - room;
+        if (offset < ampi_cache_gap(s, NULL, s->size)) return AMP_ERROR_OUT_OF_MEMORY;
+        s->top = offset;
+    }
+    if (e) {
+        e->of.x   = NULL;
+        e->offset = offset;
+        e->room   = e->room < room ? room : e->room;
+    }
+    AMPI_TRY(ampi_cache_cast(s, m, offset));
+    *copy = s->memory + offset;
+    if (!e) {
+        s->transients++;
+        return AMP_OK;
+    }
+    s->misses++;
+    e->of      = *m;
+    e->product = s->product;
     return AMP_OK;
 }
 
@@ -9475,6 +9482,8 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
     }
     return AMP_OK;
 }
+
+AMPI_COLD_END
 
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
