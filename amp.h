@@ -8486,22 +8486,6 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-static void ampi_walk_running(ampi_archive *a, ampi_running *r) {
-    AMPI_NAMED_3(a, r, skips[0], skips[1], skips[2]);
-    AMPI_NAMED_3(a, r, norms, mean, variance);
-    AMPI_NAMED(a, r, row);
-}
-
-static void ampi_walk_iteration(ampi_archive *a, amp_iteration *t) {
-    AMPI_NAMED_3(a, t, iteration, norm, loss_scale);
-    AMPI_NAMED_3(a, t, clip_factor, skip, tensor);
-}
-
-static void ampi_walk_overflows(ampi_archive *a, ampi_overflows *o) {
-    AMPI_NAMED_3(a, o, overflows, nans, first);
-    AMPI_NAMED(a, o, last);
-}
-
 /* Is slot i of a history one that a run can have? */
 static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_t i) {
     const uint32_t clip = ampi_load_u32(&s->clip_factor, 0);
@@ -8523,26 +8507,30 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const int            save = a->walk == AMPI_SAVE && a->result == AMP_OK;
     ampi_record          r;
     ampi_overflows       counts;
-    const ampi_running  *n = &r.running;
-    const amp_iteration *s = r.history;
+    ampi_running        *n = &r.running;
+    amp_iteration       *s = r.history;
     const int            verify = a->walk == AMPI_VERIFY;
     int                  ok;
     size_t               i;
     memset(&r, 0, sizeof r);
     memset(&counts, 0, sizeof counts);
     if (save) a->result = ampi_read_back(opt, &r, plan->record, sizeof r);
-    ampi_walk_running(a, &r.running);
+    AMPI_NAMED_3(a, n, skips[0], skips[1], skips[2]);
+    AMPI_NAMED_3(a, n, norms, mean, variance);
+    AMPI_NAMED(a, n, row);
     ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
          (n->skips[0] | n->skips[1] | n->skips[2]) <= AMPI_MANY &&
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
-        ampi_walk_iteration(a, &r.history[i]);
+        AMPI_NAMED_3(a, s, iteration, norm, loss_scale);
+        AMPI_NAMED_3(a, s, clip_factor, skip, tensor);
         ok = ok && (!verify || ampi_iteration_ok(plan, s, i));
     }
     for (i = 0; i < plan->num_slots; i++) {
         if (save && a->result == AMP_OK)
             a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
-        ampi_walk_overflows(a, &counts);
+        AMPI_NAMED_3(a, &counts, overflows, nans, first);
+        AMPI_NAMED(a, &counts, last);
         ok &= (counts.overflows | counts.nans) <= AMPI_MANY && counts.first <= counts.last;
         if (load && counts.overflows >= plan->host_slots[i].overflows.overflows)
             plan->host_slots[i].overflows = counts;

@@ -3788,6 +3788,9 @@ TEST(arrays_apart, "manual: prepare refuses gradients that overlap, a weight tha
     CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
     b.weight = w;
     CHECK_EQ_INT(apart(&a, &b, "its weight overlaps"), AMP_ERROR_OVERLAP);
+    b.n = 0, b.weight = w + 1; /* nothing, in the middle of something */
+    CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
+    CHECK_EQ_INT(apart(&b, &a, ""), AMP_OK);
     /* of few rows a gradient is as long as max_rows says, whatever n is */
     a.n = 16, a.rows = &table;
     table.row_length = 4, table.max_rows = 2, table.rows = rows, table.num_rows = &num;
