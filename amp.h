@@ -797,10 +797,10 @@ AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
    moments gives them out. Either may be NULL. AMP_ERROR_UNSUPPORTED for one that the tensor does
    not have.
    set_moments takes them in, NULL for one that the tensor does not have. With desc.first_step =
-   amp_status.steps they continue a run, on any number of ranks. So AdamW wants both: where
-   first_step is above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have theirs, or
-   a state was loaded; where it is 0, moments before the first step are AMP_ERROR_INVALID_CONFIG.
-   AMP_ERROR_UNSUPPORTED for moments of 8 bits. */
+   amp_status.steps they continue a run, on any number of ranks. AdamW wants both: if first_step is
+   above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have their moments, or a state
+   was loaded; if no step was taken, moments are AMP_ERROR_INVALID_CONFIG. AMP_ERROR_UNSUPPORTED for
+   moments of 8 bits. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
@@ -5816,8 +5816,6 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
         {needs && m[1].data && !second, AMP_ERROR_INVALID_ARGUMENT, "second is NULL"},
         {set && m[0].scale, AMP_ERROR_UNSUPPORTED,
          "moments of 8 bits are not set: load a state that has them"},
-        {set && m[1].data && !opt->desc.first_step && !opt->begun, AMP_ERROR_INVALID_CONFIG,
-         "desc.first_step is 0: set it to the number of steps that made these moments"},
         {1, AMP_OK, NULL}};
     return ampi_refuse_tensor(opt, (size_t)i, ampi_tensor(opt, i)->name, why);
 }
@@ -5833,15 +5831,20 @@ AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float 
 
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
                                              const float *second) {
-    const ampi_functions *f;
+    const ampi_slot *slot;
+    amp_gate         gate;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
-    f = opt->backend.functions;
     AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
-    if (f->capture_fn && f->capture_fn(&opt->backend)) /* which a copy of few bytes would be in */
-        return ampi_captured(opt, AMP_ERROR_UNSUPPORTED);
-    if (first) AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 0, NULL, first));
-    if (second) AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 1, NULL, second));
+    /* refused in a capture, which a copy of few bytes would go into */
+    AMPI_TRY(ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate));
+    slot = &opt->plan->host_slots[i];
+    if (slot->moment[1].data && !gate.step)
+        return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name,
+                                   AMP_ERROR_INVALID_CONFIG,
+                                   "these moments are of no step: set desc.first_step");
+    if (first) AMPI_TRY(ampi_copy_moment(opt, slot, 0, NULL, first));
+    if (second) AMPI_TRY(ampi_copy_moment(opt, slot, 1, NULL, second));
     (opt->entries ? opt->entries : opt->inline_entries)[i].set = 1;
     return AMP_OK;
 }
