@@ -7152,33 +7152,40 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
     return pieces * AMPI_DEEP * (size_t)w->terms * width;
 }
 
-/* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
+/* The workspace: strip, panel and sums, one behind the other (turned: columns for rows).
+       strip    group strips of rows, step k of them
+       panel    wide columns, deep k of them
+       sums     of blocks whose k goes on, wide columns: where k is deeper than the panel, of tall
+                rows; where it is only deeper than the strip, of the strip's rows; else none
+   Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products: strip
+   and sums have room for near k and for the columns of its panel, as step and wide may shrink. */
 static void ampi_task_size(ampi_task *w, int small) {
     const ampi_engine *e    = w->e;
     const size_t       unit = ampi_unit(e), depth = small ? 16 : e->depth;
-    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps;
+    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps, rows;
     size_t             m = w->m, n = w->n + w->lead;
     w->terms  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = ampi_min((depth >> (w->terms - 1)) * unit, ampi_up(ampi_max(w->k, 1), unit));
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
     w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 8 : 1;
+    rows      = w->group * e->rows;
     if (w->turned) m = n, n = w->m;
     if (w->lead && !small) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
     near    = w->terms == 1 ? ampi_min(w->deep, e->near * unit) : w->deep; /* two: more is done */
-    steps   = near < w->deep ? (w->deep + near - 1) / near : 1;
-    w->step = steps == 1 ? w->deep : ampi_up((w->deep + steps - 1) / steps, unit);
+    steps   = (w->deep + near - 1) / near;
+    w->step = ampi_up((w->deep + steps - 1) / steps, unit);
     w->wide = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(n, e->cols));
     w->tall = m;
-    w->strip_size = ampi_strip(w, w->group * e->rows, near);
+    w->strip_size = ampi_strip(w, rows, near);
     w->panel_size = n < panel ? ampi_min(ampi_strip(w, ampi_up(n, e->cols), w->deep), panel)
                               : panel;
     w->size = w->strip_size + w->panel_size;
     if (w->deep < w->k) {
-        w->tall = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), w->group * e->rows);
+        w->tall = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), rows);
         w->size += w->tall * w->wide;
     } else if (steps > 1) {
-        w->size += e->rows * ampi_min(panel / ampi_strip(w, e->cols, near) * e->cols,
-                                      ampi_up(n, e->cols)); /* wide shrinks where k grows */
+        w->size += rows * ampi_min(panel / ampi_strip(w, e->cols, near) * e->cols,
+                                   ampi_up(n, e->cols));
     }
     w->size = ampi_up(w->size, 16);
     if (w->wide < n) w->wide = ampi_up((n - 1) / ((n - 1) / w->wide + 1) + 1, e->cols); /* even */
@@ -10022,17 +10029,12 @@ AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype 
     }
     AMPI_(done)();
 }
-AMPI_HERE void AMPI_(along)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                            const float *v) {
-    if (x->type == AMP_F32) AMPI_(along_as)(sum, x, AMP_F32, rows, ks, v);
-    else if (x->type == AMP_F16) AMPI_(along_as)(sum, x, AMP_F16, rows, ks, v);
-    else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
-}
-
 AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                            const float *v) {
     if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
-    else AMPI_(along)(sum, x, rows, ks, v);
+    else if (x->type == AMP_F32) AMPI_(along_as)(sum, x, AMP_F32, rows, ks, v);
+    else if (x->type == AMP_F16) AMPI_(along_as)(sum, x, AMP_F16, rows, ks, v);
+    else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
 }
 
 /* Four rows at a time, W columns; rows that are not there repeat the last one. */
