@@ -7055,10 +7055,11 @@ typedef struct ampi_task ampi_task;
 
 /* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
 typedef struct ampi_engine {
-    size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
-    size_t depth, near;                    /* pieces of a panel along k; of them at a time */
-    int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
-    void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
+    size_t rows, cols;         /* of a block, */
+    size_t row_step, col_step; /* which kernels round to these */
+    size_t depth, near;        /* pieces of a panel along k; of them at a time */
+    int    pairs;              /* words are two bf16 numbers, not one of fp32 */
+    void (*use_tiles)(int on); /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
     void (*pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
                       size_t n);
@@ -7076,6 +7077,22 @@ typedef struct ampi_engine {
     void (*tiny)(const ampi_task *w, const float *a, size_t rs, size_t cs,
                  const float *b, size_t ldb);
 } ampi_engine;
+
+/* Members by name: C++ has had that since 2020, and then does not compile another order. */
+#if defined(__cplusplus) && __cplusplus < 202002L
+#define AMPI_IS(member, value) value
+#else
+#define AMPI_IS(member, value) .member = value
+#endif
+/* Of a kernel for words: three steps of rows, two vectors. And what all have of a tier. */
+#define AMPI_BLOCKS(R, W, in_pairs)                                                            \
+    AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
+    AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
+    AMPI_IS(use_tiles, NULL)
+#define AMPI_FUNCTIONS(tier, pack_, kernel_, write_)                                           \
+    AMPI_IS(pack_rows, AMPI_JOIN(ampi_pack_rows, tier)), AMPI_IS(pack, pack_),                 \
+    AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                                          \
+    AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier)), AMPI_IS(tiny, AMPI_JOIN(ampi_tiny, tier))
 
 /* >>impl processors: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
    whole; whether this process may use tiles, the first call asks. And all that there are, then
@@ -10163,8 +10180,8 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
 
 #if AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
-    3 * AMPI_ROW_STEP, 2 * AMPI_W, AMPI_ROW_STEP, AMPI_W, 32, 32, 0, NULL,
-    AMPI_(pack_rows), AMPI_(pack), AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
+    AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0),
+    AMPI_FUNCTIONS(AMPI_TIER, AMPI_(pack), AMPI_(kernel), AMPI_(write))};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
     AMPI_(step_from)};
@@ -10524,8 +10541,7 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 #undef AMPI_PASS
 
 static const ampi_engine ampi_engine_c = {
-    6, 2 * AMPI_W4, 2, AMPI_W4, 32, 32, 0, NULL,
-    ampi_pack_rows, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
+    AMPI_BLOCKS(2, AMPI_W4, 0), AMPI_FUNCTIONS(, ampi_pack, ampi_kernel_x4, ampi_write)};
 
 static const ampi_loops ampi_loops_c = {
     ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
@@ -10861,8 +10877,8 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
-    12, 32, 4, 16, 32, 32, 1, NULL, ampi_pack_rows_avx512, ampi_pack_pairs_avx512,
-    ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
+    AMPI_BLOCKS(4, 16, 1),
+    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_pairs, ampi_write_pairs_avx512)};
 
 static const ampi_loops ampi_loops_pairs = {
     ampi_cast_pairs, ampi_check_avx512, ampi_fold_avx512, ampi_unscale_from_avx512,
@@ -11000,8 +11016,7 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C)
 #undef AMPI_SUMS
 
 static const ampi_engine ampi_engine_mmla = {
-    12, 8, 4, 4, 32, 32, 1, NULL, ampi_pack_rows_neon, ampi_pack_mmla, ampi_kernel_mmla,
-    ampi_write_neon, ampi_thin_neon, ampi_tiny_neon};
+    AMPI_BLOCKS(4, 4, 1), AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
 
 #endif /* AMPI_NEON */
 
@@ -11119,9 +11134,9 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 }
 
 static const ampi_engine ampi_engine_tiles = {
-    32, 32, 32, 32, 64, 20, 1, ampi_use_tiles,
-    ampi_pack_rows_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
-    ampi_thin_avx512, ampi_tiny_avx512};
+    AMPI_IS(rows, 32), AMPI_IS(cols, 32), AMPI_IS(row_step, 32), AMPI_IS(col_step, 32),
+    AMPI_IS(depth, 64), AMPI_IS(near, 20), AMPI_IS(pairs, 1), AMPI_IS(use_tiles, ampi_use_tiles),
+    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512)};
 
 #endif /* AMPI_AMX */
 
