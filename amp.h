@@ -7034,10 +7034,11 @@ typedef struct ampi_task ampi_task;
 
 /* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
 typedef struct ampi_engine {
-    size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
-    size_t depth, near;                    /* pieces of a panel along k; of them at a time */
-    int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
-    void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
+    size_t rows, cols;         /* of a block, */
+    size_t row_step, col_step; /* which kernels round to these */
+    size_t depth, near;        /* pieces of a panel along k; of them at a time */
+    int    pairs;              /* words are two bf16 numbers, not one of fp32 */
+    void (*use_tiles)(int on); /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
     void (*pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
                       size_t n);
@@ -7055,6 +7056,22 @@ typedef struct ampi_engine {
     void (*tiny)(const ampi_task *w, const float *a, size_t rs, size_t cs,
                  const float *b, size_t ldb);
 } ampi_engine;
+
+/* Members by name: C++ has had that since 2020, and then does not compile another order. */
+#if defined(__cplusplus) && __cplusplus < 202002L
+#define AMPI_IS(member, value) value
+#else
+#define AMPI_IS(member, value) .member = value
+#endif
+/* Of a kernel for words: three steps of rows, two vectors. And what all have of a tier. */
+#define AMPI_BLOCKS(R, W, in_pairs)                                                            \
+    AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
+    AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
+    AMPI_IS(use_tiles, NULL)
+#define AMPI_FUNCTIONS(tier, pack_, kernel_, write_)                                           \
+    AMPI_IS(pack_rows, AMPI_JOIN(ampi_pack_rows, tier)), AMPI_IS(pack, pack_),                 \
+    AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                                          \
+    AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier)), AMPI_IS(tiny, AMPI_JOIN(ampi_tiny, tier))
 
 /* >>impl processors: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
    whole; whether this process may use tiles, the first call asks. And all that there are, then
@@ -7131,33 +7148,40 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
     return pieces * AMPI_DEEP * (size_t)w->terms * width;
 }
 
-/* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
+/* The workspace: strip, panel and sums, one behind the other (turned: columns for rows).
+       strip    group strips of rows, step k of them
+       panel    wide columns, deep k of them
+       sums     of blocks whose k goes on, wide columns: where k is deeper than the panel, of tall
+                rows; where it is only deeper than the strip, of the strip's rows; else none
+   Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products: strip
+   and sums have room for near k and for the columns of its panel, as step and wide may shrink. */
 static void ampi_task_size(ampi_task *w, int small) {
     const ampi_engine *e    = w->e;
     const size_t       unit = ampi_unit(e), depth = small ? 16 : e->depth;
-    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps;
+    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps, rows;
     size_t             m = w->m, n = w->n + w->lead;
     w->terms  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = ampi_min((depth >> (w->terms - 1)) * unit, ampi_up(ampi_max(w->k, 1), unit));
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
     w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 8 : 1;
+    rows      = w->group * e->rows;
     if (w->turned) m = n, n = w->m;
     if (w->lead && !small) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
     near    = w->terms == 1 ? ampi_min(w->deep, e->near * unit) : w->deep; /* two: more is done */
-    steps   = near < w->deep ? (w->deep + near - 1) / near : 1;
-    w->step = steps == 1 ? w->deep : ampi_up((w->deep + steps - 1) / steps, unit);
+    steps   = (w->deep + near - 1) / near;
+    w->step = ampi_up((w->deep + steps - 1) / steps, unit);
     w->wide = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(n, e->cols));
     w->tall = m;
-    w->strip_size = ampi_strip(w, w->group * e->rows, near);
+    w->strip_size = ampi_strip(w, rows, near);
     w->panel_size = n < panel ? ampi_min(ampi_strip(w, ampi_up(n, e->cols), w->deep), panel)
                               : panel;
     w->size = w->strip_size + w->panel_size;
     if (w->deep < w->k) {
-        w->tall = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), w->group * e->rows);
+        w->tall = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), rows);
         w->size += w->tall * w->wide;
     } else if (steps > 1) {
-        w->size += e->rows * ampi_min(panel / ampi_strip(w, e->cols, near) * e->cols,
-                                      ampi_up(n, e->cols)); /* wide shrinks where k grows */
+        w->size += rows * ampi_min(panel / ampi_strip(w, e->cols, near) * e->cols,
+                                   ampi_up(n, e->cols));
     }
     w->size = ampi_up(w->size, 16);
     if (w->wide < n) w->wide = ampi_up((n - 1) / ((n - 1) / w->wide + 1) + 1, e->cols); /* even */
@@ -9944,44 +9968,25 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
     AMPI_(done)();
 }
 
-/* Where its rows lie along k, W of them are turned: of fp32 W k; of 16 bits twice as many, as words
-   of two k (bf16) or, since fp16 is converted from numbers side by side, of two rows. */
-enum { AMPI_(TURN) = AMPI_W > 1 ? 2 * AMPI_W : 1 }; /* k at a time, of 16 bits */
+/* Where its rows lie along k, W of them are turned, W k at a time; of bf16, faster by a tenth, as
+   words of two k. */
 AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, size_t step,
                                  const float *v) {
     AMPI_V w[AMPI_W];
     size_t k;
 #if AMPI_W > 1
-    size_t   i;
-    AMPI_V   z[AMPI_W];
-    uint16_t t[2 * AMPI_W * AMPI_W];
-    if (type != AMP_F32)
+    if (type == AMP_BF16) {
         AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
             const void *row = ampi_at(x, type, k * step);
             w[k]            = AMPI_(get)(row, 0);
             AMPI_PREFETCH((const char *)row + AMPI_SOON);
         }
-    if (type == AMP_BF16) {
         AMPI_(transpose)(w);
         AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
             const AMPI_U u = (AMPI_U)w[k];
             s = AMPI_(fma)(AMPI_(from_bits)(u << 16), AMPI_(splat)(v[2 * k]), s);
             s = AMPI_(fma)(AMPI_(from_bits)(u & 0xffff0000u), AMPI_(splat)(v[2 * k + 1]), s);
         }
-        return s;
-    }
-    if (type == AMP_F16) {
-        AMPI_UNROLL for (k = 0; k < AMPI_W; k += 2) {
-            z[k / 2]            = AMPI_(low16)(w[k], w[k + 1]);
-            z[(k + AMPI_W) / 2] = AMPI_(high16)(w[k], w[k + 1]);
-        }
-        AMPI_(transpose)(z);
-        AMPI_UNROLL for (k = 0; k < AMPI_W; k++) AMPI_(put)(t, k * AMPI_W, z[k]);
-        AMPI_UNROLL for (k = 0; k < 2 * AMPI_W; k += 8)
-            AMPI_UNROLL for (i = 0; i < 8; i++) { /* four k in low words, then four in high ones */
-                const AMPI_V y = AMPI_(get_as)(t, AMP_F16, (k + i % 4 * 2 + i / 4) * AMPI_W);
-                s = AMPI_(fma)(y, AMPI_(splat)(v[k + i]), s);
-            }
         return s;
     }
 #endif
@@ -9994,7 +9999,7 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
 AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype type, size_t rows,
                              size_t ks, const float *v) {
     enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
-    const size_t deep = type == AMP_F32 ? AMPI_W : (size_t)AMPI_(TURN);
+    const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
     AMPI_V s[BLOCKS], m[AMPI_W];
     size_t r, k, i, q, n;
     for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
@@ -10017,17 +10022,12 @@ AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype 
     }
     AMPI_(done)();
 }
-AMPI_HERE void AMPI_(along)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                            const float *v) {
-    if (x->type == AMP_F32) AMPI_(along_as)(sum, x, AMP_F32, rows, ks, v);
-    else if (x->type == AMP_F16) AMPI_(along_as)(sum, x, AMP_F16, rows, ks, v);
-    else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
-}
-
 AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                            const float *v) {
     if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
-    else AMPI_(along)(sum, x, rows, ks, v);
+    else if (x->type == AMP_F32) AMPI_(along_as)(sum, x, AMP_F32, rows, ks, v);
+    else if (x->type == AMP_F16) AMPI_(along_as)(sum, x, AMP_F16, rows, ks, v);
+    else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
 }
 
 /* Four rows at a time, W columns; rows that are not there repeat the last one. */
@@ -10156,8 +10156,8 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
 
 #if AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
-    3 * AMPI_ROW_STEP, 2 * AMPI_W, AMPI_ROW_STEP, AMPI_W, 32, 32, 0, NULL,
-    AMPI_(pack_rows), AMPI_(pack), AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
+    AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0),
+    AMPI_FUNCTIONS(AMPI_TIER, AMPI_(pack), AMPI_(kernel), AMPI_(write))};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
     AMPI_(step_from)};
@@ -10517,8 +10517,7 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 #undef AMPI_PASS
 
 static const ampi_engine ampi_engine_c = {
-    6, 2 * AMPI_W4, 2, AMPI_W4, 32, 32, 0, NULL,
-    ampi_pack_rows, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
+    AMPI_BLOCKS(2, AMPI_W4, 0), AMPI_FUNCTIONS(, ampi_pack, ampi_kernel_x4, ampi_write)};
 
 static const ampi_loops ampi_loops_c = {
     ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
@@ -10632,10 +10631,6 @@ AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_permute_pairs, (ampi_u16 order, amp
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_uppers_pairs, (ampi_u16 order, ampi_u16 x),
                  "vpermw {%2, %1, %0%{%3%}%{z%}|%0%{%3%}%{z%}, %1, %2}", "=v", "v"(order), "v"(x),
                  "Yk"(0xaaaaaaaau))
-AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_low_pairs, (ampi_x16 x, ampi_x16 y),
-                 "vpunpcklwd {%2, %1, %0|%0, %1, %2}", "=v", "v"(x), "v"(y))
-AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_high_pairs, (ampi_x16 x, ampi_x16 y),
-                 "vpunpckhwd {%2, %1, %0|%0, %1, %2}", "=v", "v"(x), "v"(y))
 AMPI_AVX512 AMPI_ALWAYS int ampi_any_subnormal(ampi_x16 x, ampi_x16 y) {
     uint8_t any;
     __asm__("vfpclassps {$0x20, %1, %%k1|k1, %1, 0x20}\n\t"
@@ -10778,8 +10773,8 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
             AMPI_UNROLL for (i = 0; i < 4; i++) {
                 v[i]     = ampi_lanes_pairs(at + 2 * i * step, 8 * step);
                 y        = ampi_lanes_pairs(at + (2 * i + 1) * step, 8 * step);
-                v[i + 4] = ampi_high_pairs(v[i], y);
-                v[i]     = ampi_low_pairs(v[i], y);
+                v[i + 4] = ampi_high16_avx512(v[i], y);
+                v[i]     = ampi_low16_avx512(v[i], y);
             }
             ampi_turn_pairs(v);
             ampi_turn_pairs(v + 4);
@@ -10858,8 +10853,8 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
-    12, 32, 4, 16, 32, 32, 1, NULL, ampi_pack_rows_avx512, ampi_pack_pairs_avx512,
-    ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
+    AMPI_BLOCKS(4, 16, 1),
+    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_pairs, ampi_write_pairs_avx512)};
 
 static const ampi_loops ampi_loops_pairs = {
     ampi_cast_pairs, ampi_check_avx512, ampi_fold_avx512, ampi_unscale_from_avx512,
@@ -10997,8 +10992,7 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C)
 #undef AMPI_SUMS
 
 static const ampi_engine ampi_engine_mmla = {
-    12, 8, 4, 4, 32, 32, 1, NULL, ampi_pack_rows_neon, ampi_pack_mmla, ampi_kernel_mmla,
-    ampi_write_neon, ampi_thin_neon, ampi_tiny_neon};
+    AMPI_BLOCKS(4, 4, 1), AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
 
 #endif /* AMPI_NEON */
 
@@ -11116,9 +11110,9 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 }
 
 static const ampi_engine ampi_engine_tiles = {
-    32, 32, 32, 32, 64, 20, 1, ampi_use_tiles,
-    ampi_pack_rows_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
-    ampi_thin_avx512, ampi_tiny_avx512};
+    AMPI_IS(rows, 32), AMPI_IS(cols, 32), AMPI_IS(row_step, 32), AMPI_IS(col_step, 32),
+    AMPI_IS(depth, 64), AMPI_IS(near, 20), AMPI_IS(pairs, 1), AMPI_IS(use_tiles, ampi_use_tiles),
+    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512)};
 
 #endif /* AMPI_AMX */
 
