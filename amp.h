@@ -443,8 +443,8 @@ typedef struct amp_scaler_desc {
 } amp_scaler_desc;
 
 /* Plain data, the same in host and device memory. Read what is not private. Write found_inf between
-   check and step (nonzero: skip); growth_factor, backoff_factor and growth_interval, within the desc's
-   limits, between updates. */
+   check and step (nonzero: skip); growth_factor, backoff_factor and growth_interval, within the
+   desc's limits, between updates. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */
@@ -797,10 +797,10 @@ AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
    moments gives them out. Either may be NULL. AMP_ERROR_UNSUPPORTED for one that the tensor does
    not have.
    set_moments takes them in, NULL for one that the tensor does not have. With desc.first_step =
-   amp_status.steps they continue a run, on any number of ranks. So AdamW wants both: where
-   first_step is above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have theirs, or
-   a state was loaded; where it is 0, moments before the first step are AMP_ERROR_INVALID_CONFIG.
-   AMP_ERROR_UNSUPPORTED for moments of 8 bits. */
+   amp_status.steps they continue a run, on any number of ranks. AdamW wants both: if first_step is
+   above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have their moments, or a state
+   was loaded; if no step was taken, moments are AMP_ERROR_INVALID_CONFIG. AMP_ERROR_UNSUPPORTED for
+   moments of 8 bits. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
@@ -5812,8 +5812,6 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
         {needs && m[1].data && !second, AMP_ERROR_INVALID_ARGUMENT, "second is NULL"},
         {set && m[0].scale, AMP_ERROR_UNSUPPORTED,
          "moments of 8 bits are not set: load a state that has them"},
-        {set && m[1].data && !opt->desc.first_step && !opt->begun, AMP_ERROR_INVALID_CONFIG,
-         "desc.first_step is 0: set it to the number of steps that made these moments"},
         {1, AMP_OK, NULL}};
     return ampi_refuse_tensor(opt, (size_t)i, ampi_tensor(opt, i)->name, why);
 }
@@ -5829,15 +5827,20 @@ AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float 
 
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
                                              const float *second) {
-    const ampi_functions *f;
+    const ampi_slot *slot;
+    amp_gate         gate;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
-    f = opt->backend.functions;
     AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
-    if (f->capture_fn && f->capture_fn(&opt->backend)) /* which a copy of few bytes would be in */
-        return ampi_captured(opt, AMP_ERROR_UNSUPPORTED);
-    if (first) AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 0, NULL, first));
-    if (second) AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 1, NULL, second));
+    /* refused in a capture, which a copy of few bytes would go into */
+    AMPI_TRY(ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate));
+    slot = &opt->plan->host_slots[i];
+    if (slot->moment[1].data && !gate.step)
+        return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name,
+                                   AMP_ERROR_INVALID_CONFIG,
+                                   "these moments are of no step: set desc.first_step");
+    if (first) AMPI_TRY(ampi_copy_moment(opt, slot, 0, NULL, first));
+    if (second) AMPI_TRY(ampi_copy_moment(opt, slot, 1, NULL, second));
     (opt->entries ? opt->entries : opt->inline_entries)[i].set = 1;
     return AMP_OK;
 }
@@ -7027,10 +7030,11 @@ typedef struct ampi_task ampi_task;
 
 /* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
 typedef struct ampi_engine {
-    size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
-    size_t depth, near;                    /* pieces of a panel along k; of them at a time */
-    int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
-    void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
+    size_t rows, cols;         /* of a block, */
+    size_t row_step, col_step; /* which kernels round to these */
+    size_t depth, near;        /* pieces of a panel along k; of them at a time */
+    int    pairs;              /* words are two bf16 numbers, not one of fp32 */
+    void (*use_tiles)(int on); /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
     void (*pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
                       size_t n);
@@ -7048,6 +7052,22 @@ typedef struct ampi_engine {
     void (*tiny)(const ampi_task *w, const float *a, size_t rs, size_t cs,
                  const float *b, size_t ldb);
 } ampi_engine;
+
+/* Members by name: C++ has had that since 2020, and then does not compile another order. */
+#if defined(__cplusplus) && __cplusplus < 202002L
+#define AMPI_IS(member, value) value
+#else
+#define AMPI_IS(member, value) .member = value
+#endif
+/* Of a kernel for words: three steps of rows, two vectors. And what all have of a tier. */
+#define AMPI_BLOCKS(R, W, in_pairs)                                                            \
+    AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
+    AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
+    AMPI_IS(use_tiles, NULL)
+#define AMPI_FUNCTIONS(tier, pack_, kernel_, write_)                                           \
+    AMPI_IS(pack_rows, AMPI_JOIN(ampi_pack_rows, tier)), AMPI_IS(pack, pack_),                 \
+    AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                                          \
+    AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier)), AMPI_IS(tiny, AMPI_JOIN(ampi_tiny, tier))
 
 /* >>impl processors: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
    whole; whether this process may use tiles, the first call asks. And all that there are, then
@@ -7124,33 +7144,40 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
     return pieces * AMPI_DEEP * (size_t)w->terms * width;
 }
 
-/* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
+/* The workspace: strip, panel and sums, one behind the other (turned: columns for rows).
+       strip    group strips of rows, step k of them
+       panel    wide columns, deep k of them
+       sums     of blocks whose k goes on, wide columns: where k is deeper than the panel, of tall
+                rows; where it is only deeper than the strip, of the strip's rows; else none
+   Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products: strip
+   and sums have room for near k and for the columns of its panel, as step and wide may shrink. */
 static void ampi_task_size(ampi_task *w, int small) {
     const ampi_engine *e    = w->e;
     const size_t       unit = ampi_unit(e), depth = small ? 16 : e->depth;
-    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps;
+    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps, rows;
     size_t             m = w->m, n = w->n + w->lead;
     w->terms  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = ampi_min((depth >> (w->terms - 1)) * unit, ampi_up(ampi_max(w->k, 1), unit));
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
     w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 8 : 1;
+    rows      = w->group * e->rows;
     if (w->turned) m = n, n = w->m;
     if (w->lead && !small) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
     near    = w->terms == 1 ? ampi_min(w->deep, e->near * unit) : w->deep; /* two: more is done */
-    steps   = near < w->deep ? (w->deep + near - 1) / near : 1;
-    w->step = steps == 1 ? w->deep : ampi_up((w->deep + steps - 1) / steps, unit);
+    steps   = (w->deep + near - 1) / near;
+    w->step = ampi_up((w->deep + steps - 1) / steps, unit);
     w->wide = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(n, e->cols));
     w->tall = m;
-    w->strip_size = ampi_strip(w, w->group * e->rows, near);
+    w->strip_size = ampi_strip(w, rows, near);
     w->panel_size = n < panel ? ampi_min(ampi_strip(w, ampi_up(n, e->cols), w->deep), panel)
                               : panel;
     w->size = w->strip_size + w->panel_size;
     if (w->deep < w->k) {
-        w->tall = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), w->group * e->rows);
+        w->tall = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), rows);
         w->size += w->tall * w->wide;
     } else if (steps > 1) {
-        w->size += e->rows * ampi_min(panel / ampi_strip(w, e->cols, near) * e->cols,
-                                      ampi_up(n, e->cols)); /* wide shrinks where k grows */
+        w->size += rows * ampi_min(panel / ampi_strip(w, e->cols, near) * e->cols,
+                                   ampi_up(n, e->cols));
     }
     w->size = ampi_up(w->size, 16);
     if (w->wide < n) w->wide = ampi_up((n - 1) / ((n - 1) / w->wide + 1) + 1, e->cols); /* even */
@@ -8482,22 +8509,6 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-static void ampi_walk_running(ampi_archive *a, ampi_running *r) {
-    AMPI_NAMED_3(a, r, skips[0], skips[1], skips[2]);
-    AMPI_NAMED_3(a, r, norms, mean, variance);
-    AMPI_NAMED(a, r, row);
-}
-
-static void ampi_walk_iteration(ampi_archive *a, amp_iteration *t) {
-    AMPI_NAMED_3(a, t, iteration, norm, loss_scale);
-    AMPI_NAMED_3(a, t, clip_factor, skip, tensor);
-}
-
-static void ampi_walk_overflows(ampi_archive *a, ampi_overflows *o) {
-    AMPI_NAMED_3(a, o, overflows, nans, first);
-    AMPI_NAMED(a, o, last);
-}
-
 /* Is slot i of a history one that a run can have? */
 static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_t i) {
     const uint32_t clip = ampi_load_u32(&s->clip_factor, 0);
@@ -8519,26 +8530,30 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const int            save = a->walk == AMPI_SAVE && a->result == AMP_OK;
     ampi_record          r;
     ampi_overflows       counts;
-    const ampi_running  *n = &r.running;
-    const amp_iteration *s = r.history;
+    ampi_running        *n = &r.running;
+    amp_iteration       *s = r.history;
     const int            verify = a->walk == AMPI_VERIFY;
     int                  ok;
     size_t               i;
     memset(&r, 0, sizeof r);
     memset(&counts, 0, sizeof counts);
     if (save) a->result = ampi_read_back(opt, &r, plan->record, sizeof r);
-    ampi_walk_running(a, &r.running);
+    AMPI_NAMED_3(a, n, skips[0], skips[1], skips[2]);
+    AMPI_NAMED_3(a, n, norms, mean, variance);
+    AMPI_NAMED(a, n, row);
     ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
          (n->skips[0] | n->skips[1] | n->skips[2]) <= AMPI_MANY &&
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
-        ampi_walk_iteration(a, &r.history[i]);
+        AMPI_NAMED_3(a, s, iteration, norm, loss_scale);
+        AMPI_NAMED_3(a, s, clip_factor, skip, tensor);
         ok = ok && (!verify || ampi_iteration_ok(plan, s, i));
     }
     for (i = 0; i < plan->num_slots; i++) {
         if (save && a->result == AMP_OK)
             a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
-        ampi_walk_overflows(a, &counts);
+        AMPI_NAMED_3(a, &counts, overflows, nans, first);
+        AMPI_NAMED(a, &counts, last);
         ok &= (counts.overflows | counts.nans) <= AMPI_MANY && counts.first <= counts.last;
         if (load && counts.overflows >= plan->host_slots[i].overflows.overflows)
             plan->host_slots[i].overflows = counts;
@@ -8999,17 +9014,14 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
    whose name says no type leaves that to whoever has said one. */
 static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, int on, const char *text,
                                    size_t *position) {
-    static const char separators[] = ",; \t\n\r";
-    amp_autocast      changed = *ac;
-    ampi_ruling      *product = &changed.ops[AMP_OP_GEMM];
-    const char       *word;
-    size_t            length;
+    static const char  separators[] = ",; \t\n\r";
+    amp_autocast       changed = *ac;
+    const ampi_ruling *product = &changed.ops[AMP_OP_GEMM];
+    const char        *word;
+    size_t             length;
     if (low) changed.dtype = low;
-    if (low && product->overridden) {
-        product->rule  = AMPI_LOW;
-        product->dtype = (uint8_t)low;
-    }
     if (low || on) changed.off = 0;
+    if (low && product->overridden) (void)ampi_override_word(&changed, low, "op:gemm=low", 11);
     for (word = text; *(word += strspn(word, separators)); word += length) {
         const char *wrong;
         int         mixed;
@@ -9145,8 +9157,8 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
     memset(&d, 0, sizeof d);
     d.problem = s->problem;
     d.scaler  = s->scaler;
-    d.dtype   = s->dtype ? s->dtype : AMP_F16;
-    if (!s->dtype && on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
+    d.dtype   = AMP_F16;
+    if (on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
         d.dtype = AMP_BF16;
     AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, d.dtype));
     result  = ampi_override_by(ac, s->dtype, 0, text, &at);
@@ -9948,44 +9960,25 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
     AMPI_(done)();
 }
 
-/* Where its rows lie along k, W of them are turned: of fp32 W k; of 16 bits twice as many, as words
-   of two k (bf16) or, since fp16 is converted from numbers side by side, of two rows. */
-enum { AMPI_(TURN) = AMPI_W > 1 ? 2 * AMPI_W : 1 }; /* k at a time, of 16 bits */
+/* Where its rows lie along k, W of them are turned, W k at a time; of bf16, faster by a tenth, as
+   words of two k. */
 AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, size_t step,
                                  const float *v) {
     AMPI_V w[AMPI_W];
     size_t k;
 #if AMPI_W > 1
-    size_t   i;
-    AMPI_V   z[AMPI_W];
-    uint16_t t[2 * AMPI_W * AMPI_W];
-    if (type != AMP_F32)
+    if (type == AMP_BF16) {
         AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
             const void *row = ampi_at(x, type, k * step);
             w[k]            = AMPI_(get)(row, 0);
             AMPI_PREFETCH((const char *)row + AMPI_SOON);
         }
-    if (type == AMP_BF16) {
         AMPI_(transpose)(w);
         AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
             const AMPI_U u = (AMPI_U)w[k];
             s = AMPI_(fma)(AMPI_(from_bits)(u << 16), AMPI_(splat)(v[2 * k]), s);
             s = AMPI_(fma)(AMPI_(from_bits)(u & 0xffff0000u), AMPI_(splat)(v[2 * k + 1]), s);
         }
-        return s;
-    }
-    if (type == AMP_F16) {
-        AMPI_UNROLL for (k = 0; k < AMPI_W; k += 2) {
-            z[k / 2]            = AMPI_(low16)(w[k], w[k + 1]);
-            z[(k + AMPI_W) / 2] = AMPI_(high16)(w[k], w[k + 1]);
-        }
-        AMPI_(transpose)(z);
-        AMPI_UNROLL for (k = 0; k < AMPI_W; k++) AMPI_(put)(t, k * AMPI_W, z[k]);
-        AMPI_UNROLL for (k = 0; k < 2 * AMPI_W; k += 8)
-            AMPI_UNROLL for (i = 0; i < 8; i++) { /* four k in low words, then four in high ones */
-                const AMPI_V y = AMPI_(get_as)(t, AMP_F16, (k + i % 4 * 2 + i / 4) * AMPI_W);
-                s = AMPI_(fma)(y, AMPI_(splat)(v[k + i]), s);
-            }
         return s;
     }
 #endif
@@ -9998,7 +9991,7 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
 AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype type, size_t rows,
                              size_t ks, const float *v) {
     enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
-    const size_t deep = type == AMP_F32 ? AMPI_W : (size_t)AMPI_(TURN);
+    const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
     AMPI_V s[BLOCKS], m[AMPI_W];
     size_t r, k, i, q, n;
     for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
@@ -10021,17 +10014,12 @@ AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype 
     }
     AMPI_(done)();
 }
-AMPI_HERE void AMPI_(along)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                            const float *v) {
-    if (x->type == AMP_F32) AMPI_(along_as)(sum, x, AMP_F32, rows, ks, v);
-    else if (x->type == AMP_F16) AMPI_(along_as)(sum, x, AMP_F16, rows, ks, v);
-    else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
-}
-
 AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                            const float *v) {
     if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
-    else AMPI_(along)(sum, x, rows, ks, v);
+    else if (x->type == AMP_F32) AMPI_(along_as)(sum, x, AMP_F32, rows, ks, v);
+    else if (x->type == AMP_F16) AMPI_(along_as)(sum, x, AMP_F16, rows, ks, v);
+    else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
 }
 
 /* Four rows at a time, W columns; rows that are not there repeat the last one. */
@@ -10160,8 +10148,8 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
 
 #if AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
-    3 * AMPI_ROW_STEP, 2 * AMPI_W, AMPI_ROW_STEP, AMPI_W, 32, 32, 0, NULL,
-    AMPI_(pack_rows), AMPI_(pack), AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
+    AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0),
+    AMPI_FUNCTIONS(AMPI_TIER, AMPI_(pack), AMPI_(kernel), AMPI_(write))};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
     AMPI_(step_from)};
@@ -10521,8 +10509,7 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 #undef AMPI_PASS
 
 static const ampi_engine ampi_engine_c = {
-    6, 2 * AMPI_W4, 2, AMPI_W4, 32, 32, 0, NULL,
-    ampi_pack_rows, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
+    AMPI_BLOCKS(2, AMPI_W4, 0), AMPI_FUNCTIONS(, ampi_pack, ampi_kernel_x4, ampi_write)};
 
 static const ampi_loops ampi_loops_c = {
     ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
@@ -10636,10 +10623,6 @@ AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_permute_pairs, (ampi_u16 order, amp
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_uppers_pairs, (ampi_u16 order, ampi_u16 x),
                  "vpermw {%2, %1, %0%{%3%}%{z%}|%0%{%3%}%{z%}, %1, %2}", "=v", "v"(order), "v"(x),
                  "Yk"(0xaaaaaaaau))
-AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_low_pairs, (ampi_x16 x, ampi_x16 y),
-                 "vpunpcklwd {%2, %1, %0|%0, %1, %2}", "=v", "v"(x), "v"(y))
-AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_high_pairs, (ampi_x16 x, ampi_x16 y),
-                 "vpunpckhwd {%2, %1, %0|%0, %1, %2}", "=v", "v"(x), "v"(y))
 AMPI_AVX512 AMPI_ALWAYS int ampi_any_subnormal(ampi_x16 x, ampi_x16 y) {
     uint8_t any;
     __asm__("vfpclassps {$0x20, %1, %%k1|k1, %1, 0x20}\n\t"
@@ -10782,8 +10765,8 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
             AMPI_UNROLL for (i = 0; i < 4; i++) {
                 v[i]     = ampi_lanes_pairs(at + 2 * i * step, 8 * step);
                 y        = ampi_lanes_pairs(at + (2 * i + 1) * step, 8 * step);
-                v[i + 4] = ampi_high_pairs(v[i], y);
-                v[i]     = ampi_low_pairs(v[i], y);
+                v[i + 4] = ampi_high16_avx512(v[i], y);
+                v[i]     = ampi_low16_avx512(v[i], y);
             }
             ampi_turn_pairs(v);
             ampi_turn_pairs(v + 4);
@@ -10862,8 +10845,8 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
-    12, 32, 4, 16, 32, 32, 1, NULL, ampi_pack_rows_avx512, ampi_pack_pairs_avx512,
-    ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
+    AMPI_BLOCKS(4, 16, 1),
+    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_pairs, ampi_write_pairs_avx512)};
 
 static const ampi_loops ampi_loops_pairs = {
     ampi_cast_pairs, ampi_check_avx512, ampi_fold_avx512, ampi_unscale_from_avx512,
@@ -11001,8 +10984,7 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C)
 #undef AMPI_SUMS
 
 static const ampi_engine ampi_engine_mmla = {
-    12, 8, 4, 4, 32, 32, 1, NULL, ampi_pack_rows_neon, ampi_pack_mmla, ampi_kernel_mmla,
-    ampi_write_neon, ampi_thin_neon, ampi_tiny_neon};
+    AMPI_BLOCKS(4, 4, 1), AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
 
 #endif /* AMPI_NEON */
 
@@ -11120,9 +11102,9 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 }
 
 static const ampi_engine ampi_engine_tiles = {
-    32, 32, 32, 32, 64, 20, 1, ampi_use_tiles,
-    ampi_pack_rows_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
-    ampi_thin_avx512, ampi_tiny_avx512};
+    AMPI_IS(rows, 32), AMPI_IS(cols, 32), AMPI_IS(row_step, 32), AMPI_IS(col_step, 32),
+    AMPI_IS(depth, 64), AMPI_IS(near, 20), AMPI_IS(pairs, 1), AMPI_IS(use_tiles, ampi_use_tiles),
+    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512)};
 
 #endif /* AMPI_AMX */
 

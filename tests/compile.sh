@@ -415,6 +415,15 @@ one_meaning() {
     [ $(wc -l < "$out/names.h") -gt 700 ] && [ $(wc -l < "$out/names.cu") -gt 150 ] &&
         ! comm -12 "$out/names.h" "$out/names.cu" | grep .
 }
+case $($CC -dumpmachine) in x86_64*) tier=avx2 ;; aarch64*) tier=neon ;; *) tier=x4 ;; esac
+make_tier() { MAKEFLAGS= make --no-print-directory tier TIER=$1 CC="$CC" > "$out/tier"; }
+tier_text() { # its kernel, as ctags and debuggers name it, and nothing of a tier that is not there
+    make_tier $tier && grep -q "ampi_kernel_$tier(const ampi_block" "$out/tier" &&
+        ! make_tier none 2> "$out/none" && grep -q 'ends with _none' "$out/none"
+}
+if have make; then silent 'make tier prints the functions of one instruction set' tier_text; else
+    skip 'make tier' 'make not found'
+fi
 silent 'amp_kernels.cu: no private name of amp.h is another thing here' one_meaning
 silent 'amp.h: lines of at most 100 columns' narrow_lines amp.h
 silent 'amp.h: law 1: no isnan, isinf, isfinite, x != x' no_float_tests amp.h

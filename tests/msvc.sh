@@ -35,7 +35,7 @@ runs AMP_NO_STDLIB -O2 $here/no_stdlib.c
 
 unit() { # unit TEST: with the amp.obj that lies there
     rm -f "$out/program.exe"
-    compiles "$1" -O1 "tests/$1.c" "$out/amp.obj"
+    compiles "$1" -O1 -D_CRT_SECURE_NO_WARNINGS -D_CRT_NONSTDC_NO_WARNINGS "tests/$1.c" "$out/amp.obj"
     lines "$1" "$out/program.exe"
 }
 compiles 'amp.h, white' -c -O2 tests/amp.c

@@ -930,6 +930,25 @@ static void grid(int from, int to, unsigned repeats, uint64_t seed) {
                 }
 }
 
+/* New moments for a tensor of one side, as both calls want them. */
+static amp_result set_moments(twins *t, int side, int i, const float *both) {
+    const ampi_slot *s = &t->opt[CPU].plan->host_slots[i];
+    return amp_optimizer_set_moments(&t->opt[side], i, s->moment[0].data ? both : NULL,
+                                     s->moment[1].data ? both + s->n : NULL);
+}
+
+/* Of all tensors, on both sides the same; second moments are not negative. */
+static void new_moments(twins *t, dice &r) {
+    for (int i = 0; i < t->s.count; i++) {
+        const size_t n    = (size_t)t->opt[CPU].plan->host_slots[i].n;
+        float       *both = (float *)fresh(8 * n);
+        fill((unsigned char *)both, AMP_F32, 2 * n, r.one_in(4) ? MIXED : NORMAL, r);
+        for (size_t k = n; k < 2 * n; k++) both[k] = fabsf(both[k]);
+        for (int side = CPU; side <= DEV; side++) OK(set_moments(t, side, i, both));
+        free(both);
+    }
+}
+
 static unsigned few(unsigned n) { /* AMP_QUICK=2: for a sanitizer on a GPU */
     return test_state.quick > 1 && n > 8 ? 8 : test_state.quick ? (n + 15) / 16 : n;
 }
@@ -994,6 +1013,36 @@ TEST(fewer_bytes, "law 7: all states, mixed: sizes x types x any setup") {
             if (x->model && !x->keep_fp32) x->model_type = base.desc.dtype;
         }
         i += run(&base, r);
+    }
+}
+
+TEST(moments_handed, "law 7: amp_optimizer_set_moments, with desc.first_step and between steps: moments of fp32 and bf16, the "
+                     "bytes of the CPU's, and of its steps after that; forgotten, they are missed on a device, too") {
+    dice r(42);
+    for (unsigned i = 0; i < few(100);) {
+        twins    *t    = &pair;
+        const int kind = i % 2 ? ADAMW + (int)(i / 2 % 5) : ADAMW;
+        base                    = any_setup(kind, r);
+        base.desc.scaler.preset = AMP_PRESET_DEFAULT, base.desc.scaler.disabled = 0;
+        base.desc.first_step    = 5;
+        base.desc.seed          = r.next();
+        any_list(&base, 1 + (int)r.below(6), r);
+        base.tensors[0]      = any_shape(&base.desc, 1 + r.below(3000), AMP_F16, r);
+        base.tensors[0].grad = 1;
+        for (int k = 0; k < base.count; k++) base.tensors[k].storage = r.one_in(2) ? &storages[FP32_BF16] : NULL;
+        if (!start(t, &base, r)) continue;
+        for (int side = CPU; side <= DEV; side++)
+            CHECK_EQ_INT(kind == ADAMW ? amp_optimizer_step(&t->opt[side], 0.1f) : AMP_ERROR_BAD_STATE, AMP_ERROR_BAD_STATE);
+        for (int step = 0; step < 4; step++) {
+            if (step % 2 == 0) new_moments(t, r);
+            compare(t);
+            new_gradients(t, step == 1, r);
+            step_on_cpu(t);
+            step_on_device(t);
+            compare(t);
+        }
+        finish(t);
+        i++, runs++;
     }
 }
 
@@ -2085,11 +2134,14 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
         base              = any_setup(kind, r);
         base.desc.scaler  = amp_scaler_desc();
         base.path = PLAIN, base.default_stream = 0, base.count = 1;
-        base.tensors[0] = any_shape(&base.desc, 1000, AMP_F16, r);
+        base.tensors[0] = any_shape(&base.desc, kind % 2 ? 1 : 1000, AMP_F16, r);
         base.tensors[0].grad = base.tensors[0].weight = 1;
+        base.desc.first_step = kind == ADAMW ? 3 : 0;
         CHECK(start(t, &base, r));
+        new_moments(t, r);
         amp_optimizer     *opt = &t->opt[DEV];
         amp_optimizer_desc d   = opt->desc;
+        static float       zeros[2000];
         char               why[AMP_PROBLEM_SIZE];
         d.backend              = &t->backend;
         d.problem              = why;
@@ -2105,6 +2157,7 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
         CHECK_EQ_INT(amp_optimizer_load(opt, read_tape, f), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_INT(amp_optimizer_save(opt, write_tape, &tapes[DEV]), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_INT(amp_optimizer_rebind(opt, 0, x.weight, NULL), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(set_moments(t, DEV, 0, zeros), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_F32(amp_optimizer_loss_scale(opt), 0.0f);
         if (kind == OWN) { /* the graph keeps its check and unscale; the step is not open */
             CHECK(!amp_optimizer_begin_step(opt));
@@ -3895,7 +3948,7 @@ TEST(traffic_of_atomics, "3000 small tensors: A has no atomic operation on any o
 /* ------------------------------------------------------------------------------ faults */
 
 enum operation {
-    PREPARE, FUSED, REDUCED, BEGIN, END, STATUS, STATS, LOSS_SCALE, SAVE, LOAD, REBIND, SET_LR,
+    PREPARE, FUSED, REDUCED, BEGIN, END, STATUS, STATS, LOSS_SCALE, SAVE, LOAD, MOMENTS, REBIND, SET_LR,
     CHECK_, UNSCALE, NUM_OPERATIONS
 };
 
@@ -3905,6 +3958,7 @@ static amp_result attempt(twins *t, int operation) {
     amp_status       status;
     amp_grad_stats        stats;
     bool             goes;
+    static float     moments[600];
     switch (operation) {
     case PREPARE: return prepare_scaled(opt);
     case FUSED:
@@ -3920,6 +3974,9 @@ static amp_result attempt(twins *t, int operation) {
         return AMP_ERROR_CUDA;
     case SAVE: return amp_optimizer_save(opt, write_tape, &(tapes[DEV].size = 0, tapes[DEV]));
     case LOAD: return amp_optimizer_load(opt, read_tape, &(tapes[CPU].place = 0, tapes[CPU]));
+    case MOMENTS: /* as they are */
+        OK(amp_optimizer_moments(&t->opt[CPU], 0, moments, moments + x.n));
+        return set_moments(t, DEV, 0, moments);
     case REBIND: return amp_optimizer_rebind(opt, 0, x.weight, x.grad);
     case SET_LR: return amp_optimizer_set_lr(opt, t->lr);
     case CHECK_: return amp_optimizer_check(opt);
@@ -4012,7 +4069,7 @@ static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
 
 TEST(faults, "each CUDA call of each operation fails once: it is told, nothing leaks, and a retry "
              "(of a step, after a load) has the right bits") {
-    static const unsigned least[NUM_OPERATIONS] = {12, 2, 3, 4, 1, 6, 3, 3, 10, 10, 1, 1, 1, 1};
+    static const unsigned least[NUM_OPERATIONS] = {12, 2, 3, 4, 1, 6, 3, 3, 10, 10, 9, 1, 1, 1, 1};
     const cudaError_t     errors[] = {cudaErrorUnknown, cudaErrorMemoryAllocation};
     dice                  r(27);
     for (int operation = 0; operation < NUM_OPERATIONS; operation++)
@@ -4234,6 +4291,7 @@ int main(int argc, char **argv) {
     RUN(lists);
     RUN(flat);
     RUN(fewer_bytes);
+    RUN(moments_handed);
     RUN(group_exponents);
     RUN(moments_at_ends);
     RUN(large_masters);

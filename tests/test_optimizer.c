@@ -3479,7 +3479,7 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
 }
 
 TEST(moments_forgotten, "law 17: with first_step above 0 AdamW takes no step until each tensor that learns has its moments, or "
-                        "a state was loaded; without first_step they are refused before the first step; other kinds go on") {
+                        "a state was loaded; moments of no step are refused; other kinds go on") {
     static saved_bytes file;
     float              w[4][2] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}}, g[2] = {0, 0}, m[2] = {5, 6};
     char               why[AMP_PROBLEM_SIZE];
@@ -3508,7 +3508,7 @@ TEST(moments_forgotten, "law 17: with first_step above 0 AdamW takes no step unt
         amp_optimizer_free(&opt);
         desc.first_step = 0;
         begin_moments(&opt, &desc, w, g);
-        TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_INVALID_CONFIG, "tensor 1 (first): desc.first_step is 0");
+        TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_INVALID_CONFIG, "tensor 1 (first): these moments are of no step");
         if (way) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.1f), AMP_OK);
         else file.at = 0, CHECK_EQ_INT(amp_optimizer_load(&opt, get_bytes, &file), AMP_OK);
         TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_OK, "");
@@ -3788,6 +3788,9 @@ TEST(arrays_apart, "manual: prepare refuses gradients that overlap, a weight tha
     CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
     b.weight = w;
     CHECK_EQ_INT(apart(&a, &b, "its weight overlaps"), AMP_ERROR_OVERLAP);
+    b.n = 0, b.weight = w + 1; /* nothing, in the middle of something */
+    CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
+    CHECK_EQ_INT(apart(&b, &a, ""), AMP_OK);
     /* of few rows a gradient is as long as max_rows says, whatever n is */
     a.n = 16, a.rows = &table;
     table.row_length = 4, table.max_rows = 2, table.rows = rows, table.num_rows = &num;
