@@ -5756,8 +5756,6 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
-AMPI_COLD_END
-
 /* Elements of a moment from their storage format. */
 static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
                                              size_t n) {
@@ -5851,6 +5849,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
     ampi_release(&opt->desc.allocator, opt->entries);
     memset(opt, 0, sizeof *opt);
 }
+
+AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  state
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
