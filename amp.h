@@ -9259,6 +9259,8 @@ AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_opt
     return AMP_OK;
 }
 
+AMPI_COLD_END
+
 /* Is [x, x + extent) within [base, base + n)? */
 static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
     const uintptr_t at = (uintptr_t)x, from = (uintptr_t)base;
@@ -9489,8 +9491,6 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
     }
     return AMP_OK;
 }
-
-AMPI_COLD_END
 
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
