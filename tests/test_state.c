@@ -263,9 +263,9 @@ static amp_optimizer_desc desc_of(amp_kind kind, amp_preset preset) {
     memset(&d, 0, sizeof d);
     d.dtype                  = AMP_F16;
     d.kind                   = kind;
-    d.allocator.alloc_fn     = heap_alloc;
-    d.allocator.free_fn      = heap_free;
-    d.allocator.user_data    = &the_heap;
+    d.allocator.allocate_fn  = heap_alloc;
+    d.allocator.release_fn   = heap_free;
+    d.allocator.user         = &the_heap;
     the_heap.poison          = 0x3c;
     d.scaler.preset          = preset;
     d.scaler.init_scale      = 8192.0f;
@@ -1480,14 +1480,14 @@ TEST(padding, "state-file.md: what pads names and arrays is 0: else AMP_ERROR_CO
 
 /* Memory that holds a file's body already: what is compared beyond the end of a shorter one would be alike. */
 static const stream *prefill;
-static void *prefilled_alloc(size_t num_bytes, void *user_data) {
+static void *prefilled_alloc(void *user, size_t num_bytes) {
     unsigned char *memory = (unsigned char *)malloc(num_bytes);
-    (void)user_data;
+    (void)user;
     if (memory) memcpy(memory, prefill->bytes + HEADER, num_bytes < prefill->size - HEADER ? num_bytes : prefill->size - HEADER);
     return memory;
 }
-static void prefilled_free(void *memory, void *user_data) {
-    (void)user_data;
+static void prefilled_free(void *user, void *memory) {
+    (void)user;
     free(memory);
 }
 
@@ -1500,11 +1500,11 @@ TEST(name_behind_the_end, "law 12: a body that ends in front of a name, or in it
     memset(&cut, 0, sizeof cut);
     refusing_begin(AMP_KIND_ADAMW, &s, &p);
     stream_copy(&cut, &s);
-    whole                             = cut.size;
-    prefill                           = &s;
-    two.opt.desc.problem              = why;
-    two.opt.desc.allocator.alloc_fn   = prefilled_alloc;
-    two.opt.desc.allocator.free_fn    = prefilled_free;
+    whole                              = cut.size;
+    prefill                            = &s;
+    two.opt.desc.problem               = why;
+    two.opt.desc.allocator.allocate_fn = prefilled_alloc;
+    two.opt.desc.allocator.release_fn  = prefilled_free;
     for (k = 0; k < 2; k++) { /* tensor 4 is "model only": its name takes two words */
         const size_t end = TENSORS_AT + 4 * 8 + 7 + k; /* the names in front of it take a word each */
         cut.size         = HEADER + 8 * end + 8;
@@ -1523,9 +1523,9 @@ TEST(name_behind_the_end, "law 12: a body that ends in front of a name, or in it
         CHECK_EQ_INT(load(&two.opt, &cut), AMP_ERROR_MISMATCH);
         CHECK(strstr(why, "tensor 0 (odd): its name in the file is \"odd") == why);
     }
-    two.opt.desc.problem            = NULL;
-    two.opt.desc.allocator.alloc_fn = heap_alloc;
-    two.opt.desc.allocator.free_fn  = heap_free;
+    two.opt.desc.problem               = NULL;
+    two.opt.desc.allocator.allocate_fn = heap_alloc;
+    two.opt.desc.allocator.release_fn  = heap_free;
     stream_free(&cut);
     refusing_end(&s, &p);
 }
@@ -2671,8 +2671,8 @@ TEST(not_a_file, "law 18: what is not a regular file is refused and stays: FIFO,
 #endif
 }
 
-static void free_spoils(void *memory, void *user) {
-    heap_free(memory, user);
+static void free_spoils(void *user, void *memory) {
+    heap_free(user, memory);
     errno = EDOM;
 }
 
@@ -2681,7 +2681,7 @@ TEST(errno_of_the_call, "law 18: errno is that of the call that failed, whatever
     stream s;
     print  p;
     refusing_begin(AMP_KIND_OWN, &s, &p);
-    two.opt.desc.allocator.free_fn = free_spoils;
+    two.opt.desc.allocator.release_fn = free_spoils;
     choose_path("errno");
     snprintf(path, sizeof path, "%s/state", the_path);
     errno = 0;
@@ -2694,7 +2694,7 @@ TEST(errno_of_the_call, "law 18: errno is that of the call that failed, whatever
     CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_WRITE);
     CHECK_EQ_INT(errno, HAVE_POSIX ? EEXIST : EACCES);
     rmdir(new_path);
-    two.opt.desc.allocator.free_fn = heap_free;
+    two.opt.desc.allocator.release_fn = heap_free;
     refusing_end(&s, &p);
 }
 
@@ -2703,14 +2703,14 @@ TEST(errno_while_writing, "law 18: so it is of a link that leads round") {
     stream s;
     print  p;
     refusing_begin(AMP_KIND_OWN, &s, &p);
-    two.opt.desc.allocator.free_fn = free_spoils;
+    two.opt.desc.allocator.release_fn = free_spoils;
     choose_path("round");
     CHECK_EQ_INT(symlink(strrchr(the_path, '/') + 1, the_path), 0);
     errno = 0;
     CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_WRITE);
     CHECK_EQ_INT(errno, ELOOP);
     remove(the_path);
-    two.opt.desc.allocator.free_fn = heap_free;
+    two.opt.desc.allocator.release_fn = heap_free;
     refusing_end(&s, &p);
 }
 
@@ -2723,7 +2723,7 @@ TEST(full_disk, "law 18: a disk that is full, wherever a save comes to it: AMP_E
     int                small, error, full = 0, saved = 0;
     refusing_begin(AMP_KIND_ADAMW, &s, &p);
     memset(&old, 0, sizeof old);
-    two.opt.desc.allocator.free_fn = free_spoils;
+    two.opt.desc.allocator.release_fn = free_spoils;
     choose_path("full");
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(the_path, '/') - the_path), the_path);
     small = disk_is_small(dir, &free_before);
@@ -2757,7 +2757,7 @@ TEST(full_disk, "law 18: a disk that is full, wherever a save comes to it: AMP_E
     CHECK(full >= (small ? 1 : 15) && saved > 15); /* small: in pages */
     remove(the_path);
     stream_free(&old);
-    two.opt.desc.allocator.free_fn = heap_free;
+    two.opt.desc.allocator.release_fn = heap_free;
     refusing_end(&s, &p);
 }
 

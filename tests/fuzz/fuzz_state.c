@@ -69,15 +69,15 @@ typedef struct machine {
 static union { unsigned char bytes[1 << 18]; double aligned; } block;
 static int block_is_lent;
 
-static void *lend(size_t num_bytes, void *user_data) {
-    (void)user_data;
+static void *lend(void *user, size_t num_bytes) {
+    (void)user;
     if (num_bytes != sizeof block || block_is_lent) return malloc(num_bytes);
     block_is_lent = 1;
     return &block;
 }
 
-static void take_back(void *memory, void *user_data) {
-    (void)user_data;
+static void take_back(void *user, void *memory) {
+    (void)user;
     if (memory == &block) block_is_lent = 0;
     else free(memory);
 }
@@ -141,8 +141,8 @@ static void machine_start(machine *m, const setup *s) {
     desc.scaler.disabled        = s->disabled;
     desc.scaler.growth_interval = 2;
     desc.problem                = problem;
-    desc.allocator.alloc_fn     = lend;
-    desc.allocator.free_fn      = take_back;
+    desc.allocator.allocate_fn  = lend;
+    desc.allocator.release_fn   = take_back;
     PROPERTY(amp_scaler_init(&m->shared, &desc.scaler) == AMP_OK, "scaler_init");
     if (s->shared) desc.shared_scaler = &m->shared;
     PROPERTY(amp_optimizer_init(&m->opt, &desc) == AMP_OK, "init");
