@@ -643,7 +643,7 @@ typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
    verified before anything changes, in as much memory as was saved. Errors: _WRITE, _READ,
-   _FOREIGN, _NEWER, _UNSUPPORTED (a file before 0.6.0, which 0.7.0 loads and saves anew), _CORRUPT
+   _FOREIGN, _NEWER, _UNSUPPORTED (before 0.6.0: 0.7.0 loads it and saves it anew), _CORRUPT
    (desc.problem names a number that no run can have), _MISMATCH (it names the tensor),
    _NOT_PREPARED, _STEP_OPEN. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
@@ -6332,7 +6332,8 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const uint64_t n = ampi_tensor(opt, (int)i)->n;
-        ampi_walk_arrays(a, &plan->host_slots[i], ampi_shard_of_rank(before, n, a->rank, a->ranks));
+        ampi_walk_arrays(a, &plan->host_slots[i],
+                         ampi_shard_of_rank(before, n, a->rank, a->ranks));
         before += n;
     }
 }
