@@ -302,7 +302,7 @@ static void recipe_d(void) {
     at_random(x, 4 * 256, 1.0f, &state);
     at_random(w, 256 * 64, 1.0f, &state);
     start(&n, AMP_F16, 1.0f, AMP_KIND_ADAMW);
-    must(amp_session_start(&session, NULL, 1 << 20, NULL, NULL));
+    must(amp_session_start(&session, &(amp_session_desc){.num_bytes = 1 << 20}));
     must(amp_session_add(&session, w, 256 * 64));
     must(amp_session_add_optimizer(&session, &n.opt));
     for (int i = 0; i < 8; i++)

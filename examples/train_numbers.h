@@ -19,7 +19,7 @@ static void *need(size_t count, size_t size) {
 /* amp_optimizer's allocator: malloc that counts what is in use. The size stands in front. */
 enum { IN_FRONT = 64 };
 
-static inline void *state_malloc(size_t num_bytes, void *total) {
+static inline void *state_malloc(void *total, size_t num_bytes) {
     char *memory = (char *)malloc(num_bytes + IN_FRONT);
     if (!memory) return NULL;
     memcpy(memory, &num_bytes, sizeof num_bytes);
@@ -27,7 +27,7 @@ static inline void *state_malloc(size_t num_bytes, void *total) {
     return memory + IN_FRONT;
 }
 
-static inline void state_free(void *memory, void *total) {
+static inline void state_free(void *total, void *memory) {
     size_t num_bytes;
     if (!memory) return;
     memory = (char *)memory - IN_FRONT;

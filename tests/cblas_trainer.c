@@ -166,7 +166,7 @@ int main(int argc, char **argv) {
     int i, steps, seed, recurrent;
 #ifdef AMP
     static amp_session session;
-    if (amp_session_start(&session, NULL, 0, NULL, NULL) != AMP_OK) return 1;
+    if (amp_session_start(&session, NULL) != AMP_OK) return 1;
 #endif
     if (argc != 5) return 2;
     width = atoi(argv[1]), batch = atoi(argv[2]), steps = atoi(argv[3]), seed = atoi(argv[4]);

@@ -1,5 +1,5 @@
 /* heap.h - an allocator that counts, fails when it is told to, fills memory with a byte and knows
-   what is its own. Included after test.h; the_heap goes where an allocator's user_data does. */
+   what is its own. Included after test.h; the_heap goes where an allocator's user does. */
 
 #ifndef HEAP_H_INCLUDED
 #define HEAP_H_INCLUDED
@@ -14,8 +14,8 @@ typedef struct heap {
     void  *block[MAX_BLOCKS];
 } heap;
 
-static inline void *heap_alloc(size_t num_bytes, void *user_data) {
-    heap *h    = (heap *)user_data;
+static inline void *heap_alloc(void *user, size_t num_bytes) {
+    heap *h    = (heap *)user;
     int   call = ++h->calls, i;
     void *memory;
     if (num_bytes > h->largest) h->largest = num_bytes;
@@ -32,8 +32,8 @@ static inline void *heap_alloc(size_t num_bytes, void *user_data) {
     return memory;
 }
 
-static inline void heap_free(void *memory, void *user_data) {
-    heap *h = (heap *)user_data;
+static inline void heap_free(void *user, void *memory) {
+    heap *h = (heap *)user;
     int   i;
     h->frees++;
     for (i = 0; i < MAX_BLOCKS && h->block[i] != memory; i++) {}

@@ -20,9 +20,9 @@ static amp_optimizer_desc heap_desc(amp_kind kind) {
     desc.dtype               = AMP_F16;
     desc.kind                = kind;
     desc.momentum            = 0.9;
-    desc.allocator.alloc_fn  = heap_alloc;
-    desc.allocator.free_fn   = heap_free;
-    desc.allocator.user_data = &the_heap;
+    desc.allocator.allocate_fn = heap_alloc;
+    desc.allocator.release_fn  = heap_free;
+    desc.allocator.user        = &the_heap;
     return desc;
 }
 
@@ -577,10 +577,9 @@ TEST(backend_fails, "contract: errors of the backend surface: begin_step's in en
 }
 
 /* Rank 0 of two; the other one has the same tables, and nothing of what is added up. */
-static amp_result alone(void *user, double *sums, size_t count, uint32_t *flags) {
-    (void)user;
-    (void)flags;
-    if (count == 2 && sums[0] == 1.0) sums[1] = 1.0; /* in prepare: it is rank 1 */
+static amp_result alone(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
+    (void)user, (void)maxima, (void)num_maxima;
+    if (num_sums == 2 && sums[0] == 1.0) sums[1] = 1.0; /* in prepare: it is rank 1 */
     return AMP_OK;
 }
 

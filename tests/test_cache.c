@@ -41,19 +41,30 @@ static void randomize(float *x, size_t n) {
 
 static amp_session session;
 
-static void *no_memory(size_t num_bytes, void *user) { return num_bytes ? NULL : user; }
-static void  no_free(void *memory, void *user) { (void)memory, (void)user; }
+static void *no_memory(void *user, size_t num_bytes) { return num_bytes ? NULL : user; }
+static void  no_free(void *user, void *memory) { (void)memory, (void)user; }
 
 static void end(void) { /* also of a test that stopped early */
     amp_autocast_use(NULL);
     amp_session_end(&session);
 }
 
+static amp_result start(amp_session *s, const amp_backend *backend, size_t num_bytes, const amp_allocator *allocator,
+                        const amp_scaler_desc *scaler) {
+    amp_session_desc d;
+    memset(&d, 0, sizeof d);
+    d.backend   = backend;
+    d.num_bytes = num_bytes;
+    if (allocator) d.allocator = *allocator;
+    if (scaler) d.scaler = *scaler;
+    return amp_session_start(s, &d);
+}
+
 /* Room for whatever a test does, on a backend of its own or NULL. */
 static void begin_on(const amp_backend *backend, size_t num_bytes) {
     end();
     random_state = 1;
-    OK(amp_session_start(&session, backend, num_bytes, NULL, NULL));
+    OK(start(&session, backend, num_bytes, NULL, NULL));
 }
 static void begin(size_t num_bytes) { begin_on(NULL, num_bytes); }
 
@@ -769,8 +780,8 @@ TEST(bad_arguments, "manual: errors for NULL, for sizes of 0 and "
     static amp_session zero;
     memset(&opt, 0, sizeof opt);
     begin(4096);
-    CHECK_EQ_INT(amp_session_start(NULL, NULL, 64, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_session_start(&zero, NULL, SIZE_MAX, NULL, NULL), AMP_ERROR_TOO_LARGE);
+    CHECK_EQ_INT(start(NULL, NULL, 64, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(start(&zero, NULL, SIZE_MAX, NULL, NULL), AMP_ERROR_TOO_LARGE);
     CHECK_EQ_INT(amp_session_add(NULL, w, 64), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_session_add(&session, NULL, 64), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_session_add(&session, NULL, 0), AMP_ERROR_INVALID_ARGUMENT);
@@ -799,13 +810,13 @@ TEST(bad_arguments, "manual: errors for NULL, for sizes of 0 and "
 }
 
 static int   live_blocks, refuse;
-static void *counting_alloc(size_t n, void *user) {
+static void *counting_alloc(void *user, size_t n) {
     void *p = refuse ? NULL : malloc(n);
     live_blocks += p != NULL;
     *(size_t *)user += n;
     return p;
 }
-static void counting_free(void *p, void *user) {
+static void counting_free(void *user, void *p) {
     (void)user;
     live_blocks -= p != NULL;
     free(p);
@@ -818,17 +829,17 @@ TEST(memory, "manual: one allocation, by the allocator given; its failure leaves
     float              w[64];
     const void        *copy;
     size_t             asked = 0, ld;
-    allocator.alloc_fn  = counting_alloc;
-    allocator.free_fn   = counting_free;
-    allocator.user_data = &asked;
+    allocator.allocate_fn = counting_alloc;
+    allocator.release_fn  = counting_free;
+    allocator.user        = &asked;
     randomize(w, 64);
     refuse = 1;
-    CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, &allocator, NULL), AMP_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ_INT(start(&s, NULL, 4096, &allocator, NULL), AMP_ERROR_OUT_OF_MEMORY);
     amp_session_end(&s);
     CHECK_EQ_INT(amp_session_add(&s, w, 64), AMP_ERROR_NOT_INITIALIZED);
     refuse = 0;
     asked  = 0;
-    OK(amp_session_start(&s, NULL, 4096, &allocator, NULL));
+    OK(start(&s, NULL, 4096, &allocator, NULL));
     CHECK_EQ_INT(live_blocks, 1);
     CHECK(asked >= 4096 && asked < 4096 + 1024);
     OK(amp_session_add(&s, w, 64));
@@ -1821,7 +1832,7 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     amp_dtype       inputs[2] = {AMP_F32, AMP_F32}, compute = AMP_F32;
     memset(&desc, 0, sizeof desc);
     desc.init_scale = 8.0f;
-    OK(amp_session_start(&session, NULL, 1 << 16, NULL, &desc));
+    OK(start(&session, NULL, 1 << 16, NULL, &desc));
     CHECK(current() == &session.autocast);
     CHECK(session.autocast.session == &session);
     CHECK_EQ_F32(session.scaler->scale, 8.0f);
@@ -1832,36 +1843,36 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     amp_session_end(&session);
     amp_session_end(&session);
     CHECK(current() == NULL && session.scaler == NULL);
-    OK(amp_session_start(&session, NULL, 0, NULL, &desc)); /* without a cache: products round by themselves */
+    OK(start(&session, NULL, 0, NULL, &desc)); /* without a cache: products round by themselves */
     CHECK(current() == &session.autocast && session.autocast.session == NULL);
     CHECK_EQ_F32(session.scaler->scale, 8.0f);
     amp_session_end(&session);
     OK(amp_capability_of(0, 0, &cpu));
-    OK(amp_session_start(&session, NULL, 0, NULL, NULL)); /* the type that pays here */
+    OK(start(&session, NULL, 0, NULL, NULL)); /* the type that pays here */
     OK(amp_autocast_dtype(NULL, AMP_OP_GEMM, inputs, 2, &compute, NULL));
     CHECK_EQ_INT(compute, cpu.bf16 ? AMP_BF16 : AMP_F16);
     CHECK_EQ_F32(session.scaler->scale, cpu.bf16 ? 1.0f : 65536.0f);
     amp_session_end(&session);
     memset(&desc, 0, sizeof desc); /* all zero is as NULL; any number is a choice */
-    OK(amp_session_start(&session, NULL, 0, NULL, &desc));
+    OK(start(&session, NULL, 0, NULL, &desc));
     CHECK_EQ_F32(session.scaler->scale, cpu.bf16 ? 1.0f : 65536.0f);
     CHECK_EQ_U32(session.scaler->preset, cpu.bf16 ? AMP_PRESET_STATIC : AMP_PRESET_DEFAULT);
     amp_session_end(&session);
     desc.growth_interval = 7;
-    OK(amp_session_start(&session, NULL, 0, NULL, &desc));
+    OK(start(&session, NULL, 0, NULL, &desc));
     CHECK_EQ_F32(session.scaler->scale, 65536.0f);
     amp_session_end(&session);
     memset(&desc, 0, sizeof desc);
     desc.tolerance = -1.0;
-    CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(start(&session, NULL, 0, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
     memset(&desc, 0, sizeof desc);
     desc.init_scale = -1.0f;
-    CHECK_EQ_INT(amp_session_start(&session, NULL, 1 << 16, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
-    CHECK_EQ_INT(amp_session_start(NULL, NULL, 1 << 16, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(start(&session, NULL, 1 << 16, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(start(NULL, NULL, 1 << 16, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK(current() == NULL && session.scaler == NULL);
 }
 
-TEST(a_session_tells, "promises: amp_session_start writes the desc's problem, of all zeros, too: an empty text, or what was wrong: "
+TEST(a_session_tells, "promises: amp_session_start writes the desc's problem: an empty text, or what was wrong: "
                       "a variable of the environment, a number, an argument; add_optimizer that of the optimizer") {
     static const struct { const char *variable, *value, *text; amp_result result; } cases[] = {
         {"AMP_DTYPE", "junk", "AMP_DTYPE must be fp32, fp16 or bf16, not \"junk\"", AMP_ERROR_INVALID_CONFIG},
@@ -1870,22 +1881,22 @@ TEST(a_session_tells, "promises: amp_session_start writes the desc's problem, of
         {"AMP_POLICY", "off,junk", "AMP_POLICY: a word of the policy cannot be understood: \"junk\"", AMP_ERROR_PARSE},
         {"AMP_DTYPE", "fp16", "", AMP_OK}};
     static amp_session other;
-    char               why[AMP_PROBLEM_SIZE];
-    amp_scaler_desc    desc;
+    char               why[AMP_PROBLEM_SIZE], other_why[AMP_PROBLEM_SIZE] = "not its";
+    amp_session_desc   desc;
     amp_optimizer_desc of;
     amp_optimizer      opt;
-    amp_allocator      half;
     amp_backend        none;
     size_t             i, touched;
     for (touched = 0; touched < 2; touched++)
         for (i = 0; i < COUNT_OF(cases); i++) {
             memset(&desc, 0, sizeof desc);
-            desc.problem = why;
-            if (touched) desc.growth_interval = 7;
+            desc.problem        = why;
+            desc.scaler.problem = other_why;
+            if (touched) desc.scaler.growth_interval = 7;
             strcpy(why, "an older text");
             setenv(cases[i].variable, cases[i].value, 1);
-            CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, &desc), cases[i].result);
-            CHECK_EQ_INT(amp_session_start(&other, NULL, 0, NULL, NULL), cases[i].result);
+            CHECK_EQ_INT(amp_session_start(&session, &desc), cases[i].result);
+            CHECK_EQ_INT(amp_session_start(&other, NULL), cases[i].result);
             unsetenv(cases[i].variable);
             if (cases[i].text[0] ? strstr(why, cases[i].text) != why : why[0] != 0)
                 test_fail(__FILE__, __LINE__, cases[i].text, why);
@@ -1894,7 +1905,7 @@ TEST(a_session_tells, "promises: amp_session_start writes the desc's problem, of
         }
     setenv("AMP_DTYPE", "fp16", 1);
     setenv("AMP_POLICY", "off torch_cpu", 1);
-    CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, &desc), AMP_ERROR_MIXED_TYPES);
+    CHECK_EQ_INT(amp_session_start(&session, &desc), AMP_ERROR_MIXED_TYPES);
     CHECK(strstr(why, "AMP_POLICY: ") == why && strstr(why, ": \"torch_cpu\"") != NULL);
     unsetenv("AMP_POLICY");
     unsetenv("AMP_DTYPE");
@@ -1904,26 +1915,43 @@ TEST(a_session_tells, "promises: amp_session_start writes the desc's problem, of
         CHECK_EQ_INT((call), result);                                                              \
         if ((words)[0] ? !strstr(why, words) : why[0]) test_fail(__FILE__, __LINE__, words, why); \
     } while (0)
-    memset(&half, 0, sizeof half);
     memset(&none, 0, sizeof none);
-    half.alloc_fn = no_memory;
-    TOLD(amp_session_start(NULL, NULL, 0, NULL, &desc), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
-    TOLD(amp_session_start(&session, &none, 0, NULL, &desc), AMP_ERROR_INVALID_ARGUMENT, "backend was not made");
-    TOLD(amp_session_start(&session, NULL, 64, &half, &desc), AMP_ERROR_INVALID_ARGUMENT, "both functions");
-    TOLD(amp_session_start(&session, NULL, SIZE_MAX, NULL, &desc), AMP_ERROR_TOO_LARGE, "num_bytes");
-    half.free_fn = no_free;
-    TOLD(amp_session_start(&session, NULL, 64, &half, &desc), AMP_ERROR_OUT_OF_MEMORY, "allocator");
-    desc.init_scale = -1.0f;
-    TOLD(amp_session_start(&session, NULL, 64, NULL, &desc), AMP_ERROR_INVALID_CONFIG, "init_scale is -1");
-    desc.init_scale = 0.0f;
+    TOLD(amp_session_start(NULL, &desc), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
+    desc.backend = &none;
+    TOLD(amp_session_start(&session, &desc), AMP_ERROR_INVALID_ARGUMENT, "desc.backend was not made");
+    desc.backend               = NULL;
+    desc.allocator.allocate_fn = no_memory;
+    TOLD(amp_session_start(&session, &desc), AMP_ERROR_INVALID_ARGUMENT, "desc.allocator needs both functions");
+    desc.num_bytes = SIZE_MAX;
+    TOLD(amp_session_start(&session, &desc), AMP_ERROR_TOO_LARGE, "desc.num_bytes");
+    desc.num_bytes            = 64;
+    desc.allocator.release_fn = no_free;
+    TOLD(amp_session_start(&session, &desc), AMP_ERROR_OUT_OF_MEMORY, "allocator");
+    memset(&desc.allocator, 0, sizeof desc.allocator);
+    desc.scaler.init_scale = -1.0f;
+    TOLD(amp_session_start(&session, &desc), AMP_ERROR_INVALID_CONFIG, "init_scale is -1");
+    desc.scaler.init_scale = 0.0f;
+    desc.dtype             = (amp_dtype)3;
+    TOLD(amp_session_start(&session, &desc), AMP_ERROR_INVALID_ENUM, "amp_session_desc.dtype is 3");
+    desc.dtype  = AMP_BF16;
+    desc.policy = "op:softmax=fp32,op:gemm=fp16";
+    TOLD(amp_session_start(&session, &desc), AMP_ERROR_MIXED_TYPES, "amp_session_desc.policy: ");
+    CHECK(strstr(why, ": \"op:gemm=fp16\"") != NULL);
+    desc.policy = "off junk";
+    setenv("AMP_POLICY", "bf16", 1); /* it does not make good what the program says */
+    TOLD(amp_session_start(&session, &desc), AMP_ERROR_PARSE, "amp_session_desc.policy: a word of the policy");
+    unsetenv("AMP_POLICY");
+    CHECK(strstr(why, ": \"junk\"") != NULL && !session.scaler && !current());
+    CHECK(strcmp(other_why, "not its") == 0);
+    desc.policy = NULL;
     memset(&of, 0, sizeof of);
     of.problem = why;
     OK(amp_optimizer_init(&opt, &of));
     OK(amp_optimizer_prepare(&opt));
     TOLD(amp_session_add_optimizer(NULL, &opt), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
     TOLD(amp_session_add_optimizer(&session, &opt), AMP_ERROR_NOT_INITIALIZED, "not started");
-    TOLD(amp_session_start(&session, NULL, 64, NULL, &desc), AMP_OK, "");
-    TOLD(amp_session_start(&session, NULL, 64, NULL, &desc), AMP_ERROR_BAD_STATE, "amp_session_end");
+    TOLD(amp_session_start(&session, &desc), AMP_OK, "");
+    TOLD(amp_session_start(&session, &desc), AMP_ERROR_BAD_STATE, "amp_session_end");
     for (i = 0; i < AMP_MAX_CACHE_OPTIMIZERS; i++) TOLD(amp_session_add_optimizer(&session, &opt), AMP_OK, "");
     TOLD(amp_session_add_optimizer(&session, &opt), AMP_ERROR_TOO_LARGE, "8 optimizers at most");
 #undef TOLD
@@ -1937,19 +1965,19 @@ TEST(a_session_without_scale, "manual: AMP_PRESET_NONE of a session is STATIC wi
     amp_capability  cpu;
     memset(&desc, 0, sizeof desc);
     desc.preset = AMP_PRESET_NONE;
-    OK(amp_session_start(&session, NULL, 1 << 16, NULL, &desc));
+    OK(start(&session, NULL, 1 << 16, NULL, &desc));
     CHECK_EQ_F32(session.scaler->scale, 1.0f);
     CHECK_EQ_U32(session.scaler->preset, AMP_PRESET_STATIC);
     amp_session_end(&session);
     OK(amp_capability_of(0, 0, &cpu));
     setenv("AMP_DTYPE", "fp16", 1);
-    OK(amp_session_start(&session, NULL, 0, NULL, &desc));
+    OK(start(&session, NULL, 0, NULL, &desc));
     CHECK_EQ_F32(session.scaler->scale, cpu.bf16 ? 65536.0f : 1.0f);
     amp_session_end(&session);
     desc.preset     = AMP_PRESET_STATIC;
     desc.init_scale = 1.0f;
     setenv("AMP_DTYPE", "bf16", 1);
-    OK(amp_session_start(&session, NULL, 1 << 16, NULL, &desc));
+    OK(start(&session, NULL, 1 << 16, NULL, &desc));
     CHECK_EQ_F32(session.scaler->scale, 1.0f);
     amp_session_end(&session);
     unsetenv("AMP_DTYPE");
@@ -1995,12 +2023,12 @@ TEST(refused_at_init, "manual: an allocator of one function and a backend that l
     memset(&s, 0x5a, sizeof s);
     before = s;
     memset(&half, 0, sizeof half);
-    half.alloc_fn = counting_alloc;
-    CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, &half, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    half.alloc_fn = NULL;
-    half.free_fn  = counting_free;
-    CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, &half, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_session_start(&s, &zero_backend, 4096, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    half.allocate_fn = counting_alloc;
+    CHECK_EQ_INT(start(&s, NULL, 4096, &half, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    half.allocate_fn = NULL;
+    half.release_fn  = counting_free;
+    CHECK_EQ_INT(start(&s, NULL, 4096, &half, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(start(&s, &zero_backend, 4096, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_MEM(&s, &before, sizeof s);
 }
 
@@ -2124,22 +2152,22 @@ TEST(session_before, "manual: ending a session makes the autocast current that w
     size_t             asked = 0;
     OK(amp_autocast_init(&mine, AMP_POLICY_DEFAULT, AMP_BF16));
     amp_autocast_use(&mine);
-    allocator.alloc_fn  = counting_alloc;
-    allocator.free_fn   = counting_free;
-    allocator.user_data = &asked;
+    allocator.allocate_fn = counting_alloc;
+    allocator.release_fn  = counting_free;
+    allocator.user        = &asked;
     memset(&s, 0x5a, sizeof s);
     before = s;
     refuse = 1;
-    CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, &allocator, NULL), AMP_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ_INT(start(&s, NULL, 4096, &allocator, NULL), AMP_ERROR_OUT_OF_MEMORY);
     refuse = 0;
     CHECK_MEM(&s, &before, sizeof s);
     CHECK(current() == &mine);
-    OK(amp_session_start(&s, NULL, 4096, &allocator, NULL));
+    OK(start(&s, NULL, 4096, &allocator, NULL));
     CHECK(asked >= 4096);
     CHECK_EQ_F32(s.scaler->scale, 65536.0f);
     CHECK_EQ_U64(s.size, 4096 + 256);
     CHECK(current() == &s.autocast);
-    CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, NULL, NULL), AMP_ERROR_BAD_STATE); /* running */
+    CHECK_EQ_INT(start(&s, NULL, 4096, NULL, NULL), AMP_ERROR_BAD_STATE); /* running */
     amp_session_end(&s);
     CHECK(current() == &mine);
     CHECK_EQ_INT(live_blocks, 0);
@@ -2153,33 +2181,33 @@ TEST(session_twice, "manual: a session that runs is not started again, neither d
     amp_allocator      allocator;
     size_t             asked = 0;
     int                i;
-    allocator.alloc_fn  = counting_alloc;
-    allocator.free_fn   = counting_free;
-    allocator.user_data = &asked;
+    allocator.allocate_fn = counting_alloc;
+    allocator.release_fn  = counting_free;
+    allocator.user        = &asked;
     OK(amp_autocast_init(&mine, AMP_POLICY_DEFAULT, AMP_BF16));
     for (i = 0; i < 4; i++) {
         const size_t room = i % 2 ? 4096 : 0; /* with a cache and without */
         memset(&s, 0xa5, sizeof s);
         memset(&other, i < 2 ? 0 : 0xff, sizeof other);
-        OK(amp_session_start(&s, NULL, room, &allocator, NULL));
-        CHECK_EQ_INT(amp_session_start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
-        OK(amp_session_start(&other, NULL, 4096 - room, &allocator, NULL));
+        OK(start(&s, NULL, room, &allocator, NULL));
+        CHECK_EQ_INT(start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        OK(start(&other, NULL, 4096 - room, &allocator, NULL));
         CHECK_EQ_INT(live_blocks, 2);
-        CHECK_EQ_INT(amp_session_start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
-        CHECK_EQ_INT(amp_session_start(&other, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_INT(start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_INT(start(&other, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
         CHECK(current() == &other.autocast);
         amp_session_end(&other);
         amp_autocast_use(&mine);
-        CHECK_EQ_INT(amp_session_start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_INT(start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
         amp_autocast_use(NULL); /* which is what another thread has */
-        CHECK_EQ_INT(amp_session_start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_INT(start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
         CHECK(current() == NULL);
         amp_autocast_use(&s.autocast);
         CHECK_EQ_INT(live_blocks, 1);
         amp_session_end(&s);
         CHECK(current() == NULL);
         CHECK_EQ_INT(live_blocks, 0);
-        OK(amp_session_start(&s, NULL, room, &allocator, NULL)); /* ended, it may start again */
+        OK(start(&s, NULL, room, &allocator, NULL)); /* ended, it may start again */
         amp_session_end(&s);
         CHECK(current() == NULL);
     }

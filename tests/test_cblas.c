@@ -213,7 +213,7 @@ static void in_session(const char *dtype, float *c) {
     size_t             i;
     for (i = 0; i < 64 * 64; i++) a[i] = (float)(i % 61) / 59.0f, b[i] = (float)(i % 67) / 63.0f - 0.5f;
     if (dtype) CHECK_EQ_INT(setenv("AMP_DTYPE", dtype, 1), 0);
-    CHECK_EQ_INT(amp_session_start(&s, NULL, 0, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_session_start(&s, NULL), AMP_OK);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 64, 64, 64, 1.0f, a, 64, b, 64, 0.0f, c, 64);
     amp_session_end(&s);
     unsetenv("AMP_DTYPE");

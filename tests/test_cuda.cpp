@@ -233,11 +233,11 @@ static void user_step_on_host(unsigned char *w, const unsigned char *g, size_t n
 }
 
 /* Another rank's share of a check. */
-static __global__ void user_reduce(double *norm2, uint32_t *flags, double other, uint32_t overflow,
+static __global__ void user_reduce(double *norm2, uint32_t *maxima, double other, uint32_t overflow,
                                    uint32_t largest) {
     *norm2 = __dadd_rn(*norm2, other);
-    if (overflow > flags[0]) flags[0] = overflow;
-    if (largest > flags[1]) flags[1] = largest;
+    if (overflow > maxima[0]) maxima[0] = overflow;
+    if (largest > maxima[1]) maxima[1] = largest;
 }
 
 static __global__ void user_store(uint32_t *p, uint32_t value) { *p = value; }
@@ -1393,29 +1393,30 @@ TEST(shared_scaler, "law 7: two optimizers share a scaler; amp_cuda_scaler_updat
 struct rank {
     int          side, listening;
     double       norm2;
-    uint32_t     flags[2];
+    uint32_t     maxima[2];
     rank        *other;
     cudaStream_t stream;
 };
 
 /* First every rank says what it found, and stops there; then each joins what the other said. */
-static amp_result meet(void *user, double *norm2, size_t count, uint32_t *flags) {
+static amp_result meet(void *user, double *norm2, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     rank *k = (rank *)user;
-    CHECK_EQ_U64(count, 1);
+    CHECK_EQ_U64(num_sums, 1);
+    CHECK_EQ_U64(num_maxima, 2);
     if (k->listening && k->side == DEV) {
         CUDA(cudaStreamSynchronize(k->stream));
         download(&k->norm2, norm2, sizeof k->norm2);
-        download(k->flags, flags, sizeof k->flags);
+        download(k->maxima, maxima, sizeof k->maxima);
     } else if (k->listening) {
-        k->norm2    = *norm2;
-        k->flags[0] = flags[0], k->flags[1] = flags[1];
+        k->norm2     = *norm2;
+        k->maxima[0] = maxima[0], k->maxima[1] = maxima[1];
     } else if (k->side == DEV) {
-        launch(user_reduce, 1, 1, k->stream, norm2, flags, k->other->norm2, k->other->flags[0],
-               k->other->flags[1]);
+        launch(user_reduce, 1, 1, k->stream, norm2, maxima, k->other->norm2, k->other->maxima[0],
+               k->other->maxima[1]);
     } else {
         *norm2 += k->other->norm2;
         for (int i = 0; i < 2; i++)
-            flags[i] = k->other->flags[i] > flags[i] ? k->other->flags[i] : flags[i];
+            maxima[i] = k->other->maxima[i] > maxima[i] ? k->other->maxima[i] : maxima[i];
     }
     return k->listening ? AMP_ERROR_BAD_STATE : AMP_OK;
 }
@@ -1439,7 +1440,7 @@ TEST(ranks, "law 7: ranks that are whole agree on other gradients as on the CPU;
                 ranks[k][side].other  = &ranks[1 - k][side];
                 ranks[k][side].stream = base.default_stream ? NULL : main_stream;
                 base.ranks[side].whole  = 1;
-                base.ranks[side].sum_fn = meet;
+                base.ranks[side].reduce_fn = meet;
                 base.ranks[side].user   = &ranks[k][side];
             }
             any_list(&base, 1 + (int)r.below(4), r);
@@ -1504,32 +1505,32 @@ enum { MEETINGS = 1 }; /* of prepare, and of a step */
 struct meeting {
     int      met, at; /* meetings that all have told their numbers; how many this rank was in */
     double   sums[MEETINGS][MOST_SUMS];
-    uint32_t flags[MEETINGS][2];
+    uint32_t maxima[MEETINGS][2];
 };
 struct party {
     meeting *at;
     bool     device;
 };
-static amp_result meet_all(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result meet_all(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     const party *p = (const party *)user;
     meeting     *m = p->at;
     const int    k = m->at++;
     const bool   listening = k == m->met;
     double       mine[MOST_SUMS];
     uint32_t     two[2];
-    CHECK(count <= MOST_SUMS && k <= m->met && k < MEETINGS);
+    CHECK(num_sums <= MOST_SUMS && num_maxima == 2 && k <= m->met && k < MEETINGS);
     if (p->device) {
         CUDA(cudaStreamSynchronize(main_stream));
-        if (listening) download(mine, sums, count * sizeof *sums), download(two, flags, 8);
-        else upload(sums, m->sums[k], count * sizeof *sums), upload(flags, m->flags[k], 8);
+        if (listening) download(mine, sums, num_sums * sizeof *sums), download(two, maxima, 8);
+        else upload(sums, m->sums[k], num_sums * sizeof *sums), upload(maxima, m->maxima[k], 8);
     } else if (listening) {
-        memcpy(mine, sums, count * sizeof *sums), memcpy(two, flags, 8);
+        memcpy(mine, sums, num_sums * sizeof *sums), memcpy(two, maxima, 8);
     } else {
-        memcpy(sums, m->sums[k], count * sizeof *sums), memcpy(flags, m->flags[k], 8);
+        memcpy(sums, m->sums[k], num_sums * sizeof *sums), memcpy(maxima, m->maxima[k], 8);
     }
-    for (size_t i = 0; listening && i < count; i++) m->sums[k][i] += mine[i];
+    for (size_t i = 0; listening && i < num_sums; i++) m->sums[k][i] += mine[i];
     for (int i = 0; listening && i < 2; i++)
-        m->flags[k][i] = two[i] > m->flags[k][i] ? two[i] : m->flags[k][i];
+        m->maxima[k][i] = two[i] > m->maxima[k][i] ? two[i] : m->maxima[k][i];
     return listening ? AMP_ERROR_BAD_STATE : AMP_OK;
 }
 
@@ -1666,7 +1667,7 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
     in_grids(0, 0);
 }
 
-static amp_result meet_nobody(void *, double *, size_t, uint32_t *) { return AMP_OK; }
+static amp_result meet_nobody(void *, double *, size_t, uint32_t *, size_t) { return AMP_OK; }
 
 TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for nothing, and a graph "
                         "replays it: a launch for all parts, and three") {
@@ -3421,8 +3422,8 @@ TEST(grids, "law 7: steps in grids of 1 to 4096 blocks, 10^5 of them on a GPU, l
 /* ------------------------------------------------------------------ what a step asks for */
 
 static unsigned long host_allocations;
-static void *counting_alloc(size_t bytes, void *) { return host_allocations++, malloc(bytes); }
-static void counting_free(void *memory, void *) { free(memory); }
+static void *counting_alloc(void *, size_t bytes) { return host_allocations++, malloc(bytes); }
+static void counting_free(void *, void *memory) { free(memory); }
 
 static const amp_report_desc *watched; /* NULL: no report */
 
@@ -3438,8 +3439,8 @@ static void many_tensors(amp_optimizer *opt, amp_backend *backend, int kind, int
                                                                         : AMP_KIND_OWN;
     d.dtype              = AMP_F16;
     d.max_norm           = 1.0f;
-    d.allocator.alloc_fn = counting_alloc;
-    d.allocator.free_fn  = counting_free;
+    d.allocator.allocate_fn = counting_alloc;
+    d.allocator.release_fn  = counting_free;
     d.report = watched;
     OK(amp_optimizer_init(opt, &d));
     for (int i = 0; i < count; i++) {
@@ -3983,7 +3984,7 @@ static amp_result attempt(twins *t, int operation) {
     }
 }
 
-static amp_result alone(void *, double *, size_t, uint32_t *) { return AMP_OK; } /* one rank */
+static amp_result alone(void *, double *, size_t, uint32_t *, size_t) { return AMP_OK; } /* one rank */
 
 /* Call number n of an operation fails. False: it has not so many. */
 static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
@@ -4003,7 +4004,7 @@ static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
        pageable memory by then, which the emulator has only if it does not put work off. */
     if (waits) base.async = 0;
     if (operation == REDUCED)
-        for (amp_ranks &ranks : base.ranks) ranks.whole = 1, ranks.sum_fn = alone;
+        for (amp_ranks &ranks : base.ranks) ranks.whole = 1, ranks.reduce_fn = alone;
     base.count = 2;
     for (int i = 0; i < 2; i++) {
         base.tensors[i]      = any_shape(&base.desc, i ? 20000 : 300, AMP_F16, r);

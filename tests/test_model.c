@@ -88,11 +88,11 @@ static void drop(void *memory) {
     free(b);
 }
 static int   allocations;
-static void *heap_alloc(size_t num_bytes, void *user) {
+static void *heap_alloc(void *user, size_t num_bytes) {
     if (user == (void *)&blocks[0]) allocations++;
     return user == (void *)&blocks[0] && fires(ALLOCATION) ? NULL : take((block **)user, num_bytes);
 }
-static void heap_free(void *memory, void *user) {
+static void heap_free(void *user, void *memory) {
     (void)user;
     drop(memory);
 }
@@ -171,22 +171,22 @@ static struct {
     pthread_cond_t  changed;
     int             arrived, left, meetings, fails;
     double          sums[MAX_T + MAX_RANKS + 8], total[MAX_T + MAX_RANKS + 8];
-    uint32_t        flags[2], most[2];
+    uint32_t        maxima[2], most[2];
 } crew = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, {0}, {0}, {0}, {0}};
 
-static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result meet(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     size_t i;
     int    meeting, met, fails;
     (void)user;
-    if (count > sizeof crew.sums / sizeof *crew.sums) return AMP_ERROR_TOO_LARGE;
+    if (num_sums > sizeof crew.sums / sizeof *crew.sums || num_maxima != 2) return AMP_ERROR_TOO_LARGE;
     pthread_mutex_lock(&crew.lock);
     meeting = crew.meetings;
-    for (i = 0; i < count; i++) crew.sums[i] = (crew.arrived ? crew.sums[i] : 0.0) + sums[i];
-    for (i = 0; i < 2; i++)
-        crew.flags[i] = crew.arrived && crew.flags[i] > flags[i] ? crew.flags[i] : flags[i];
+    for (i = 0; i < num_sums; i++) crew.sums[i] = (crew.arrived ? crew.sums[i] : 0.0) + sums[i];
+    for (i = 0; i < num_maxima; i++)
+        crew.maxima[i] = crew.arrived && crew.maxima[i] > maxima[i] ? crew.maxima[i] : maxima[i];
     if (++crew.arrived == w.ranks) {
         memcpy(crew.total, crew.sums, sizeof crew.total);
-        memcpy(crew.most, crew.flags, sizeof crew.most);
+        memcpy(crew.most, crew.maxima, sizeof crew.most);
         crew.fails   = fires(REDUCTION);
         crew.arrived = 0;
         crew.meetings++;
@@ -195,24 +195,24 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
     while (crew.meetings == meeting && !crew.left) pthread_cond_wait(&crew.changed, &crew.lock);
     met      = crew.meetings != meeting;
     fails    = crew.fails;
-    if (met) memcpy(sums, crew.total, count * sizeof *sums);
-    if (met) memcpy(flags, crew.most, sizeof crew.most);
+    if (met) memcpy(sums, crew.total, num_sums * sizeof *sums);
+    if (met) memcpy(maxima, crew.most, sizeof crew.most);
     pthread_mutex_unlock(&crew.lock);
     return fails ? AMP_ERROR_CUBLAS : met ? AMP_OK : AMP_ERROR_CUDA;
 }
 #else
-static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
-    return user && sums && count && flags && fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
+static amp_result meet(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
+    return user && sums && num_sums && maxima && num_maxima && fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
 }
 #endif
 
 /* One rank that has all, of others that have their own tensors. */
-static amp_result meet_others(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result meet_others(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     const f64 all = add64(bits64(*sums), w.m.more_norm2);
     (void)user;
-    if (count != 1) return AMP_ERROR_TOO_LARGE;
+    if (num_sums != 1 || num_maxima != 2) return AMP_ERROR_TOO_LARGE;
     memcpy(sums, &all, sizeof all);
-    if (w.m.more_flag) flags[0] = w.m.more_flag;
+    if (w.m.more_flag) maxima[0] = w.m.more_flag;
     return fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
 }
 
@@ -239,7 +239,7 @@ static struct {
 static amp_result init_body(int k, body *b) {
     amp_optimizer_desc d     = job.desc;
     const int          twin  = k == w.ranks, whole = d.ranks && d.ranks->whole;
-    if (d.allocator.alloc_fn) d.allocator.user_data = &blocks[k];
+    if (d.allocator.allocate_fn) d.allocator.user = &blocks[k];
     d.problem = b->problem;
     if (d.shared_scaler && twin) d.shared_scaler = &w.twin_shared;
     if (d.ranks) b->ranks = *d.ranks;
@@ -720,7 +720,7 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
     if (chance(20) && d->dtype != AMP_BF16) d->dtype = (amp_dtype)below(3);
     if (chance(30)) d->report = d->report ? NULL : report;
     report->every    = (int)below(3);
-    ranks->sum_fn    = ranks->whole ? meet_others : meet;
+    ranks->reduce_fn    = ranks->whole ? meet_others : meet;
     d->beta1         = betas[below(3)];
     d->beta2         = betas[below(4)];
     d->eps           = one_in(3) ? 0.001 : 0.0;
@@ -771,7 +771,7 @@ static amp_result spoil_desc(amp_optimizer_desc *d) {
     case 5: d->nesterov = 1, d->momentum = 0; return AMP_ERROR_INVALID_CONFIG;
     case 6: memcpy(&d->max_norm, &nan, 4); return AMP_ERROR_INVALID_CONFIG;
     case 7: d->weight_decay = -1.0f; return AMP_ERROR_INVALID_CONFIG;
-    case 8: d->allocator.free_fn = NULL; return AMP_ERROR_INVALID_ARGUMENT;
+    case 8: d->allocator.release_fn = NULL; return AMP_ERROR_INVALID_ARGUMENT;
     case 9: d->scaler.growth_factor = 0.5; return AMP_ERROR_INVALID_CONFIG;
     case 10: d->storage = &none; return AMP_ERROR_INVALID_CONFIG;
     case 11:
@@ -791,8 +791,8 @@ static void call_init(int illegal) {
     amp_result             expected = AMP_OK;
     call_free();
     some_desc(d, &ranks, &report, &storage);
-    d->allocator.alloc_fn = heap_alloc;
-    d->allocator.free_fn  = heap_free;
+    d->allocator.allocate_fn = heap_alloc;
+    d->allocator.release_fn  = heap_free;
     if (d->shared_scaler) {
         SAME("a shared scaler", amp_scaler_init(&w.shared, &d->scaler), AMP_OK);
         m_scaler_init(&w.scaler, &d->scaler);
@@ -1635,6 +1635,7 @@ static void call_product(int i) {
 
 static void call_session(int what, int i) {
     static const amp_allocator memory = {heap_alloc, heap_free, &blocks[MAX_RANKS + 2]};
+    amp_session_desc of;
     const float *x = w.m.prepared ? amp_optimizer_master(&w.bodies[0].opt, i) : NULL;
     amp_result   should = AMP_OK;
     int          j;
@@ -1644,7 +1645,10 @@ static void call_session(int what, int i) {
         return;
     }
     if (what <= 1) {
-        SAME("session_start", amp_session_start(&the_session, NULL, 1 << 16, &memory, NULL),
+        memset(&of, 0, sizeof of);
+        of.num_bytes = 1 << 16;
+        of.allocator = memory;
+        SAME("session_start", amp_session_start(&the_session, &of),
              w.session.runs ? AMP_ERROR_BAD_STATE : AMP_OK);
         w.session.runs = 1;
     } else if (what == 2) {

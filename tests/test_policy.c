@@ -1435,13 +1435,122 @@ TEST(session_env, "laws 5, 17: a session that AMP_POLICY or AMP_DTYPE brings to 
         memset(&session, 0, sizeof session);
         if (cases[i].dtype) setenv("AMP_DTYPE", cases[i].dtype, 1);
         if (cases[i].policy) setenv("AMP_POLICY", cases[i].policy, 1);
-        CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_session_start(&session, NULL), AMP_OK);
         CHECK_EQ_INT(compute_of(&session.autocast, AMP_OP_GEMM, AMP_F32) == AMP_F16, cases[i].fp16);
         CHECK_EQ_F32(session.scaler->scale, cases[i].fp16 ? 65536.0f : 1.0f);
         amp_session_end(&session);
         unsetenv("AMP_DTYPE");
         unsetenv("AMP_POLICY");
     }
+}
+
+TEST(env_over_words, "manual: AMP_DTYPE of 16 bits goes over what the program said of op:gemm, and ends its off, as AMP_ENABLE=1 "
+                     "does; words of AMP_POLICY stand above both; an error changes nothing") {
+    static const struct { const char *words, *dtype, *policy, *enable; amp_result result; amp_dtype gemm; } cases[] = {
+        {"op:gemm=fp16", "bf16", NULL, NULL, AMP_OK, AMP_BF16},
+        {"op:gemm=fp16", "bf16", "tf32", NULL, AMP_OK, AMP_BF16}, /* which says nothing against it */
+        {"op:gemm=fp32", "bf16", NULL, NULL, AMP_OK, AMP_BF16},
+        {"op:gemm=fp32", "bf16", "op:gemm=fp32", NULL, AMP_OK, AMP_F32},
+        {"op:gemm=fp32", NULL, NULL, "1", AMP_OK, AMP_F32},
+        {"op:gemm=fp16", NULL, "bf16", NULL, AMP_OK, AMP_F16},
+        {"op:gemm=bf16", "fp32", NULL, NULL, AMP_OK, AMP_F32},
+        {"apex_o0", "bf16", NULL, NULL, AMP_OK, AMP_F32},
+        {"off", "bf16", NULL, NULL, AMP_OK, AMP_BF16},
+        {"off", NULL, NULL, "1", AMP_OK, AMP_F16},
+        {"off", NULL, NULL, NULL, AMP_OK, AMP_F32},
+        {"off", NULL, "fp16", NULL, AMP_OK, AMP_F32},
+        {"off", "fp16", "off", "1", AMP_OK, AMP_F32},
+        {"off", "fp32", NULL, "1", AMP_OK, AMP_F32},
+        {"off", "bf16", NULL, "0", AMP_OK, AMP_F32},
+        {"off,op:gemm=fp16", "bf16", "fp16", "1", AMP_ERROR_MIXED_TYPES, AMP_F32}};
+    size_t i;
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        const amp_scope scope = {NULL, AMP_AUTOCAST_ON, AMP_F32};
+        amp_autocast    ac = make(AMP_POLICY_DEFAULT, AMP_F16), before;
+        CHECK_EQ_INT(amp_autocast_override(&ac, cases[i].words, NULL), AMP_OK);
+        before = ac;
+        if (cases[i].dtype) setenv("AMP_DTYPE", cases[i].dtype, 1);
+        if (cases[i].policy) setenv("AMP_POLICY", cases[i].policy, 1);
+        if (cases[i].enable) setenv("AMP_ENABLE", cases[i].enable, 1);
+        CHECK_EQ_INT(amp_autocast_from_env(&ac, NULL, NULL), cases[i].result);
+        unsetenv("AMP_DTYPE");
+        unsetenv("AMP_POLICY");
+        unsetenv("AMP_ENABLE");
+        if (cases[i].result != AMP_OK) CHECK_MEM(&ac, &before, sizeof ac);
+        CHECK_EQ_INT(amp_autocast_push(&ac, &scope), AMP_OK);
+        CHECK_EQ_INT(compute_of(&ac, AMP_OP_GEMM, AMP_F32), cases[i].gemm);
+    }
+}
+
+TEST(session_desc, "manual: a session's desc says low, words and a scaler, and the environment has the last word; where anything is in "
+                   "fp16 there is a loss scale, unless who asked for fp16 has said otherwise") {
+    enum { OWN = AMP_PRESET_DEFAULT, NONE = AMP_PRESET_NONE, ONE = AMP_PRESET_STATIC }; /* of scale 1 */
+    static const struct { amp_dtype dtype; const char *words; int preset; const char *env_dtype, *policy, *enable, *scale;
+                          amp_dtype gemm; float loss_scale; } cases[] = {
+        {AMP_F32, NULL, OWN, NULL, NULL, NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_F16, NULL, OWN, NULL, NULL, NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_BF16, NULL, OWN, NULL, NULL, NULL, NULL, AMP_BF16, 1.0f},
+        {AMP_F32, "bf16", OWN, NULL, NULL, NULL, NULL, AMP_BF16, 1.0f},
+        {AMP_F32, "torch_cpu", OWN, NULL, NULL, NULL, NULL, AMP_BF16, 1.0f},
+        {AMP_BF16, "torch_cuda", OWN, NULL, NULL, NULL, NULL, AMP_BF16, 1.0f},
+        {AMP_F32, "off", OWN, NULL, NULL, NULL, NULL, AMP_F32, 1.0f},
+        {AMP_F32, "apex_o0", OWN, NULL, NULL, NULL, NULL, AMP_F32, 1.0f},
+        {AMP_BF16, "op:gemm=fp32", OWN, NULL, NULL, NULL, NULL, AMP_F32, 1.0f},
+        {AMP_F16, "op:gemm=fp32", OWN, NULL, NULL, NULL, NULL, AMP_F32, 65536.0f}, /* other ops */
+        {AMP_F32, "bf16 op:gemm=fp16", OWN, NULL, NULL, NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_F32, "bf16 head.*=fp16", OWN, NULL, NULL, NULL, NULL, AMP_BF16, 65536.0f},
+        {AMP_F16, NULL, NONE, NULL, NULL, NULL, NULL, AMP_F16, 1.0f},
+        {AMP_F16, NULL, OWN, "bf16", NULL, NULL, NULL, AMP_BF16, 1.0f}, /* a user's AMP_DTYPE */
+        {AMP_BF16, NULL, NONE, "fp16", NULL, NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_BF16, NULL, ONE, "fp16", NULL, NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_F16, "head.*=fp16", OWN, "bf16", NULL, NULL, NULL, AMP_BF16, 65536.0f},
+        {AMP_F32, "off", OWN, "fp16", NULL, NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_F32, "off", OWN, "bf16", NULL, NULL, NULL, AMP_BF16, 1.0f},
+        {AMP_F32, "op:gemm=fp16", OWN, "bf16", NULL, NULL, NULL, AMP_BF16, 1.0f},
+        {AMP_BF16, "op:gemm=fp32", OWN, "fp16", "tf32", NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_F16, NULL, OWN, "fp32", NULL, NULL, NULL, AMP_F32, 65536.0f},
+        {AMP_BF16, NULL, OWN, NULL, "fp16", NULL, NULL, AMP_F16, 65536.0f}, /* AMP_POLICY */
+        {AMP_BF16, NULL, NONE, NULL, "fp16", NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_BF16, NULL, ONE, NULL, "op:gemm=fp16", NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_BF16, NULL, NONE, NULL, "head*=fp16", NULL, NULL, AMP_BF16, 65536.0f},
+        {AMP_BF16, NULL, NONE, "bf16", "op:softmax=fp16", NULL, NULL, AMP_BF16, 65536.0f},
+        {AMP_BF16, NULL, OWN, NULL, "fp16", NULL, "1", AMP_F16, 1.0f},
+        {AMP_BF16, NULL, NONE, NULL, "fp16", NULL, "8", AMP_F16, 8.0f},
+        {AMP_F16, NULL, NONE, NULL, "fp16", NULL, NULL, AMP_F16, 1.0f}, /* the program's choice for fp16 */
+        {AMP_F16, NULL, OWN, NULL, "bf16", NULL, NULL, AMP_BF16, 65536.0f},
+        {AMP_BF16, NULL, OWN, NULL, "bf16", NULL, NULL, AMP_BF16, 1.0f},
+        {AMP_F32, "off", OWN, NULL, "fp16", NULL, NULL, AMP_F32, 1.0f},
+        {AMP_F16, "off", OWN, NULL, NULL, "1", NULL, AMP_F16, 65536.0f}, /* AMP_ENABLE */
+        {AMP_BF16, "off", OWN, NULL, NULL, "1", NULL, AMP_BF16, 1.0f},
+        {AMP_F16, NULL, OWN, NULL, "fp16", "0", NULL, AMP_F32, 1.0f}};
+    amp_capability cpu;
+    size_t         i;
+    int            cached;
+    CHECK_EQ_INT(amp_capability_of(0, 0, &cpu), AMP_OK);
+    for (i = 0; i < COUNT_OF(cases); i++)
+        for (cached = 0; cached < 2; cached++) {
+            static amp_session session;
+            amp_session_desc   desc;
+            if (!cached && cpu.bf16 && cases[i].dtype == AMP_F32) continue; /* where low is not fp16 */
+            memset(&desc, 0, sizeof desc);
+            desc.num_bytes     = cached ? 1 << 12 : 0;
+            desc.dtype         = cases[i].dtype;
+            desc.policy        = cases[i].words;
+            desc.scaler.preset = (amp_preset)cases[i].preset;
+            if (cases[i].preset == ONE) desc.scaler.init_scale = 1.0f;
+            if (cases[i].env_dtype) setenv("AMP_DTYPE", cases[i].env_dtype, 1);
+            if (cases[i].policy) setenv("AMP_POLICY", cases[i].policy, 1);
+            if (cases[i].enable) setenv("AMP_ENABLE", cases[i].enable, 1);
+            if (cases[i].scale) setenv("AMP_LOSS_SCALE", cases[i].scale, 1);
+            CHECK_EQ_INT(amp_session_start(&session, &desc), AMP_OK);
+            unsetenv("AMP_DTYPE");
+            unsetenv("AMP_POLICY");
+            unsetenv("AMP_ENABLE");
+            unsetenv("AMP_LOSS_SCALE");
+            CHECK_EQ_INT(compute_of(&session.autocast, AMP_OP_GEMM, AMP_F32), cases[i].gemm);
+            CHECK_EQ_F32(session.scaler->scale, cases[i].loss_scale);
+            amp_session_end(&session);
+        }
 }
 
 int main(int argc, char **argv) {
@@ -1469,6 +1578,8 @@ int main(int argc, char **argv) {
     RUN(dump_fails);
     RUN(random);
     RUN(env_agrees);
+    RUN(env_over_words);
     RUN(session_env);
+    RUN(session_desc);
     return test_end();
 }

@@ -179,7 +179,7 @@ TEST(words, "manual: amp_capability_of of each tier: which types pay, which one 
         CHECK_EQ_INT(c.scaler, 0);
         if (strcmp(c.advice, tiers[i].advice) != 0)
             test_fail(__FILE__, __LINE__, tiers[i].tier, c.advice);
-        CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_session_start(&session, NULL), AMP_OK);
         CHECK_EQ_INT(amp_autocast_dtype(NULL, AMP_OP_GEMM, inputs, 2, &compute, NULL), AMP_OK);
         CHECK_EQ_INT(compute, tiers[i].bf16 ? AMP_BF16 : AMP_F16);
         CHECK_EQ_F32(session.scaler->scale, tiers[i].bf16 ? 1.0f : 65536.0f);

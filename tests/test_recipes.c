@@ -916,7 +916,7 @@ TEST(session_counts, "manual: a loop's own Adam is at step scaler->good + 1 in a
     int                off, step;
     for (off = 0; off < 2; off++) {
         if (off) setenv("AMP_ENABLE", "0", 1);
-        CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_session_start(&session, NULL), AMP_OK);
         unsetenv("AMP_ENABLE");
         for (step = 0; step < 6; step++) {
             CHECK_EQ_U64(session.scaler->good, off || step < 3 ? step : step < 5 ? 2 : step - 2);

@@ -586,9 +586,9 @@ TEST(no_allocation, "steps allocate nothing, reports neither; all is freed") {
     the_heap.poison = 0xa5;
     three(&r);
     r.watch.every              = 1;
-    r.desc.allocator.alloc_fn  = heap_alloc;
-    r.desc.allocator.free_fn   = heap_free;
-    r.desc.allocator.user_data = &the_heap;
+    r.desc.allocator.allocate_fn = heap_alloc;
+    r.desc.allocator.release_fn  = heap_free;
+    r.desc.allocator.user        = &the_heap;
     prepare(&r);
     calls = the_heap.calls;
     some_run(&r, 5);

@@ -81,6 +81,13 @@ static void end(void) {
     w.stream = NULL;
 }
 
+static amp_result start(amp_session *session, const amp_backend *backend, size_t room) {
+    amp_session_desc desc = {};
+    desc.backend          = backend;
+    desc.num_bytes        = room;
+    return amp_session_start(session, &desc);
+}
+
 /* The world, and a session whose scope, which is current, says type. */
 static void begin(size_t room, amp_dtype type) {
     end();
@@ -96,7 +103,7 @@ static void begin(size_t room, amp_dtype type) {
     w.c       = device_floats(ELEMENTS);
     w.scalars = device_floats(2);
     OK(amp_cuda_backend(&w.gpu, w.stream, NULL));
-    OK(amp_session_start(&w.session, &w.gpu, room, NULL, NULL));
+    OK(start(&w.session, &w.gpu, room));
     OK(amp_autocast_override(&w.session.autocast, type == AMP_F16 ? "fp16" : "bf16", NULL));
     randomize(w.a, w.host_a);
     randomize(w.b, w.host_b);
@@ -748,7 +755,7 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
         begin(ROOM, AMP_F16);
         BLAS(cublasCreate(&own));
         static amp_session cpu;
-        OK(amp_session_start(&cpu, NULL, ROOM, NULL, NULL));
+        OK(start(&cpu, NULL, ROOM));
         OK(amp_cuda_backend(&w.gpu, w.stream, own));
         OK(amp_autocast_override(&w.session.autocast, words[t], NULL));
         OK(amp_autocast_override(&cpu.autocast, words[t], NULL));
@@ -837,7 +844,7 @@ TEST(copies, "law 7: a cached copy on CUDA has the bits of the CPU's for all lea
         emu_api_calls  = 0;
         emu_fail_at    = fail;
         emu_fail_error = cudaErrorMemoryAllocation;
-        CHECK(amp_session_start(&s, &w.gpu, ROOM, NULL, NULL) != AMP_OK);
+        CHECK(start(&s, &w.gpu, ROOM) != AMP_OK);
     }
     emu_fail_at = 0;
     amp_session_end(&s);
@@ -853,14 +860,14 @@ TEST(session, "manual: amp_session_start makes a scope with cache and a scaler o
     amp_autocast_use(NULL);
     const size_t live = emu_live_allocations();
     setenv("AMP_POLICY", "fp15", 1);
-    CHECK_EQ_INT(amp_session_start(&session, &w.gpu, ROOM, NULL, NULL), AMP_ERROR_PARSE);
+    CHECK_EQ_INT(start(&session, &w.gpu, ROOM), AMP_ERROR_PARSE);
     unsetenv("AMP_POLICY");
-    CHECK_EQ_INT(amp_session_start(&session, &w.gpu, 0, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(start(&session, &w.gpu, 0), AMP_ERROR_INVALID_ARGUMENT);
     emu_fail_error = cudaErrorUnknown;
     for (int fail = 1;; fail++) {
         emu_api_calls           = 0;
         emu_fail_at             = (unsigned long)fail;
-        const amp_result result = amp_session_start(&session, &w.gpu, ROOM, NULL, NULL);
+        const amp_result result = start(&session, &w.gpu, ROOM);
         const bool       failed = emu_api_calls >= emu_fail_at;
         emu_fail_at             = 0;
         CHECK_EQ_INT(result != AMP_OK, failed);

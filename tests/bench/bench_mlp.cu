@@ -293,6 +293,7 @@ static void measure_products(cublasHandle_t blas, int n) {
     float       *x[4], *c = on_device<float>(size), *d = on_device<float>(size);
     uint16_t    *half[2];
     static amp_session session;
+    amp_session_desc   desc = {};
     for (int i = 0; i < 4; i++) {
         x[i] = on_device<float>(size);
         launch(fill_floats, size, x[i], size, 1 + (uint64_t)i % 2, 1.0f);
@@ -300,7 +301,9 @@ static void measure_products(cublasHandle_t blas, int n) {
         half[i] = on_device<uint16_t>(size);
         good(amp_cuda_cast(half[i], AMP_F16, x[i], AMP_F32, size, stream));
     }
-    good(amp_session_start(&session, &gpu, 8 * size + (1 << 20), NULL, NULL));
+    desc.backend   = &gpu;
+    desc.num_bytes = 8 * size + (1 << 20);
+    good(amp_session_start(&session, &desc));
     good(amp_session_add(&session, x[0], size));
     good(amp_session_add(&session, x[1], size));
 

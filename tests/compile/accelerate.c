@@ -49,8 +49,11 @@ static unsigned product(amp_dtype a_type, amp_dtype compute) {
 #define WANT(x) do if (!(x)) return __LINE__; while (0)
 
 int main(void) {
-    amp_capability cpu;
-    int            i;
+    amp_session_desc cached;
+    amp_capability   cpu;
+    int              i;
+    memset(&cached, 0, sizeof cached);
+    cached.num_bytes = 1 << 16;
     for (i = 0; i < N * N; i++) a[i] = (float)(i % 1000 - 500) / 777.0f, b[i] = (float)(i % 999 - 500) / 333.0f;
     amp_cast(a16, AMP_BF16, a, AMP_F32, N * N);
     amp_matmul(rounded, a, b, N, N, N, AMP_BF16);
@@ -58,7 +61,7 @@ int main(void) {
     WANT(product(AMP_F32, AMP_F32) == 1);
     WANT(amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16 == !ON_APPLE && !cpu.fp16);
     WANT(cpu.dtype == (ON_APPLE ? AMP_F32 : AMP_BF16));
-    WANT(amp_session_start(&session, NULL, 0, NULL, NULL) == AMP_OK);
+    WANT(amp_session_start(&session, NULL) == AMP_OK);
     WANT(amp_autocast_override(&session.autocast, "bf16", NULL) == AMP_OK);
     WANT(product(AMP_F32, AMP_F32) == ON_APPLE);
     WANT(amp_autocast_override(&session.autocast, "op:gemm=low", NULL) == AMP_OK);
@@ -66,7 +69,7 @@ int main(void) {
     WANT(product(AMP_F32, AMP_BF16) == 0);
     WANT(product(AMP_BF16, AMP_F32) == 0); /* it is none of fp32 */
     amp_session_end(&session);
-    WANT(amp_session_start(&session, NULL, 1 << 16, NULL, NULL) == AMP_OK);
+    WANT(amp_session_start(&session, &cached) == AMP_OK);
     WANT(amp_autocast_override(&session.autocast, "bf16", NULL) == AMP_OK);
     WANT(product(AMP_F32, AMP_F32) == ON_APPLE);
     WANT(session.small == ON_APPLE && session.transients == 2 * !ON_APPLE && session.fallbacks == 0);

@@ -6,15 +6,15 @@
 static double pool[4096];
 static size_t used;
 
-static void *take(size_t num_bytes, void *user_data) {
+static void *take(void *user, size_t num_bytes) {
     void *const memory = pool + used;
-    (void)user_data;
+    (void)user;
     used += (num_bytes + sizeof pool[0] - 1) / sizeof pool[0];
     return used <= sizeof pool / sizeof pool[0] ? memory : NULL;
 }
-static void give(void *memory, void *user_data) {
+static void give(void *user, void *memory) {
     (void)memory;
-    (void)user_data;
+    (void)user;
 }
 
 int main(void) {
@@ -23,6 +23,7 @@ int main(void) {
     amp_optimizer_desc desc;
     amp_tensor         tensor;
     static amp_session session;
+    amp_session_desc   of;
     int                failed = 0;
     memset(&desc, 0, sizeof desc);
     memset(&tensor, 0, sizeof tensor);
@@ -36,8 +37,8 @@ int main(void) {
         failed |= amp_optimizer_prepare(&opt) == AMP_OK;
     amp_optimizer_free(&opt);
 
-    desc.allocator.alloc_fn = take;
-    desc.allocator.free_fn  = give;
+    desc.allocator.allocate_fn = take;
+    desc.allocator.release_fn  = give;
     failed |= amp_optimizer_init(&opt, &desc) != AMP_OK;
     failed |= amp_optimizer_add(&opt, &tensor) != AMP_OK;
     failed |= amp_optimizer_prepare(&opt) != AMP_OK;
@@ -45,8 +46,11 @@ int main(void) {
     failed |= amp_optimizer_step(&opt, 0.5f) != AMP_OK;
     failed |= w[0] > 0.6f || w[0] < 0.4f;
     amp_optimizer_free(&opt);
-    failed |= amp_session_start(&session, NULL, 4096, NULL, NULL) != AMP_ERROR_INVALID_ARGUMENT;
-    failed |= amp_session_start(&session, NULL, 4096, &desc.allocator, NULL) != AMP_OK;
+    memset(&of, 0, sizeof of);
+    of.num_bytes = 4096;
+    failed |= amp_session_start(&session, &of) != AMP_ERROR_INVALID_ARGUMENT;
+    of.allocator = desc.allocator;
+    failed |= amp_session_start(&session, &of) != AMP_OK;
     failed |= amp_autocast_use(&session.autocast) != &session.autocast || !(session.scaler->scale > 1.0f);
     amp_session_end(&session);
     return failed;
