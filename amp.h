@@ -1442,7 +1442,6 @@ struct amp_optimizer {
     void              *backend_memory;
     int                initialized, step_open; /* 1: checked, 2: and unscaled */
     int                carries; /* the last step was unscaled */
-    int                begun;   /* a fused step was taken, or a state loaded */
     amp_result         pending; /* begin_step's, for end_step; and what it told */
     char               told[AMP_PROBLEM_SIZE];
 };
@@ -5672,7 +5671,7 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
    ranges count, or some ranks would wait for others.) */
 static amp_result ampi_has_moments(const amp_optimizer *opt) {
     size_t i;
-    for (i = 0; opt->desc.first_step && !opt->begun && i < opt->num_entries; i++) {
+    for (i = 0; opt->desc.first_step && i < opt->num_entries; i++) {
         const ampi_entry *e = ampi_entry_of(opt, i);
         if (e->tensor.n && opt->plan->host_slots[i].moment[1].data && !e->set)
             return ampi_tensor_problem(opt, i, e->tensor.name, AMP_ERROR_BAD_STATE,
@@ -5695,7 +5694,6 @@ static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     plan->new_lr = lr != NULL;
     if (lr) memcpy(&plan->lr, lr, sizeof *lr);
     AMPI_TRY(ampi_check_all(opt));
-    opt->begun   = 1;
     plan->has_lr = 1;
     plan->version++;
     return ampi_run_job(opt, AMPI_JOB_FUSED);
@@ -6605,7 +6603,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     if (opt->ranks.count) /* what was accumulated is of another run */
         AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
     opt->carries = 1; /* what the caller saved beside the state */
-    opt->begun   = 1;
+    opt->desc.first_step = 0; /* nobody misses its moments any more */
     return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 
