@@ -7659,10 +7659,9 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
     ampi_matrices a = ampi_matrices_of(g, 0), b = ampi_matrices_of(g, 1);
     ampi_matrices c = {g->c, g->c_type, g->m, g->n, g->ldc, g->stride_c};
     ampi_matrices bias = {g->bias, g->bias_type, 1, g->n, g->n, 0};
-    amp_result    result = ampi_matrices_ok(&c, g->count, 1);
-    if (result == AMP_OK) result = ampi_matrices_ok(&a, g->count, reads);
-    if (result == AMP_OK) result = ampi_matrices_ok(&b, g->count, reads);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_matrices_ok(&c, g->count, 1));
+    AMPI_TRY(ampi_matrices_ok(&a, g->count, reads));
+    AMPI_TRY(ampi_matrices_ok(&b, g->count, reads));
     g->lda = a.ld;
     g->ldb = b.ld;
     g->ldc = c.ld;
@@ -7681,11 +7680,10 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
 
 /* Check and run a product whose arguments are all there. */
 static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
-    amp_result result = ampi_gemm_ok(g);
-    if (result != AMP_OK || g->m == 0 || g->n == 0) return result;
+    AMPI_TRY(ampi_gemm_ok(g));
+    if (g->m == 0 || g->n == 0) return AMP_OK;
     if (ampi_current.product_fn && !g->compute)
-        result = ampi_current.product_fn(ampi_current.context, backend, g);
-    if (result != AMP_OK) return result;
+        AMPI_TRY(ampi_current.product_fn(ampi_current.context, backend, g));
     if (!backend) return ampi_cpu_gemm(NULL, g);
     return backend->functions->gemm_fn(backend, g);
 }
@@ -7768,22 +7766,21 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     amp_gemm_args of_x = ampi_product(dx, dy, 0, w, 0, rows, in, out);
     amp_gemm_args of_w = ampi_product(dw, dy, 1, x, 0, out, in, rows);
     ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
-    amp_result    result = amp_dtype_size(compute) ? AMP_OK : AMP_ERROR_INVALID_ENUM;
+    if (!amp_dtype_size(compute)) return AMP_ERROR_INVALID_ENUM;
     of_x.compute = of_w.compute = compute;
     if (accumulate) of_w.beta = 1.0f;
-    if (result == AMP_OK && dx) result = ampi_gemm_ok(&of_x);
-    if (result == AMP_OK && dw) result = ampi_gemm_ok(&of_w);
-    if (result == AMP_OK && dbias) result = ampi_matrices_ok(&sums, 1, 1);
-    if (result == AMP_OK && dbias) result = ampi_matrices_ok(&of_dy, 1, 1);
-    if (result == AMP_OK &&
-        ((dx && ampi_floats_meet(dw, out * in, w, out * in)) ||
-         ampi_floats_meet(dw, out * in, dx, rows * in) ||
-         ampi_floats_meet(dbias, out, dy, rows * out) ||
-         ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in)))
-        result = AMP_ERROR_OVERLAP;
-    if (result == AMP_OK && dw) result = ampi_gemm(NULL, &of_w); /* first, as dx may be x */
-    if (result == AMP_OK && dx) result = ampi_gemm(NULL, &of_x);
-    if (result != AMP_OK || !dbias) return result;
+    if (dx) AMPI_TRY(ampi_gemm_ok(&of_x));
+    if (dw) AMPI_TRY(ampi_gemm_ok(&of_w));
+    if (dbias) AMPI_TRY(ampi_matrices_ok(&sums, 1, 1));
+    if (dbias) AMPI_TRY(ampi_matrices_ok(&of_dy, 1, 1));
+    if ((dx && ampi_floats_meet(dw, out * in, w, out * in)) ||
+        ampi_floats_meet(dw, out * in, dx, rows * in) ||
+        ampi_floats_meet(dbias, out, dy, rows * out) ||
+        ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in))
+        return AMP_ERROR_OVERLAP;
+    if (dw) AMPI_TRY(ampi_gemm(NULL, &of_w)); /* first, as dx may be x */
+    if (dx) AMPI_TRY(ampi_gemm(NULL, &of_x));
+    if (!dbias) return AMP_OK;
     if (!accumulate) memset(dbias, 0, out * sizeof *dbias);
     ampi_add_rows(dbias, dy, rows, out);
     return AMP_OK;
