@@ -2539,7 +2539,6 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
 
 /* ---------------------------------------------------------------- >>core  formulas
    Read in plain C, here, and by each tier's second reading (>>impl processors).
-
    Functions of vectors, of one number in plain C. They are made of operators, which words and
    vectors have, and of what a tier defines anew (>>impl vectors): these here, sqrt, get16 and
    get8 (words from memory), put16 and put8 (their lower bits). Numbers are below 2^31 for above
@@ -3410,7 +3409,6 @@ AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t en
 
 /* ------------------------------------------------------------------ >>impl  loops
    Read in plain C, here, and by each tier's second reading (>>impl processors).
-
    Over vectors, by the formulas of core. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
@@ -7639,10 +7637,9 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
     ampi_matrices a = ampi_matrices_of(g, 0), b = ampi_matrices_of(g, 1);
     ampi_matrices c = {g->c, g->c_type, g->m, g->n, g->ldc, g->stride_c};
     ampi_matrices bias = {g->bias, g->bias_type, 1, g->n, g->n, 0};
-    amp_result    result = ampi_matrices_ok(&c, g->count, 1);
-    if (result == AMP_OK) result = ampi_matrices_ok(&a, g->count, reads);
-    if (result == AMP_OK) result = ampi_matrices_ok(&b, g->count, reads);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_matrices_ok(&c, g->count, 1));
+    AMPI_TRY(ampi_matrices_ok(&a, g->count, reads));
+    AMPI_TRY(ampi_matrices_ok(&b, g->count, reads));
     g->lda = a.ld;
     g->ldb = b.ld;
     g->ldc = c.ld;
@@ -7661,11 +7658,10 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
 
 /* Check and run a product whose arguments are all there. */
 static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
-    amp_result result = ampi_gemm_ok(g);
-    if (result != AMP_OK || g->m == 0 || g->n == 0) return result;
+    AMPI_TRY(ampi_gemm_ok(g));
+    if (g->m == 0 || g->n == 0) return AMP_OK;
     if (ampi_current.product_fn && !g->compute)
-        result = ampi_current.product_fn(ampi_current.context, backend, g);
-    if (result != AMP_OK) return result;
+        AMPI_TRY(ampi_current.product_fn(ampi_current.context, backend, g));
     if (!backend) return ampi_cpu_gemm(NULL, g);
     return backend->functions->gemm_fn(backend, g);
 }
@@ -7748,22 +7744,21 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     amp_gemm_args of_x = ampi_product(dx, dy, 0, w, 0, rows, in, out);
     amp_gemm_args of_w = ampi_product(dw, dy, 1, x, 0, out, in, rows);
     ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
-    amp_result    result = amp_dtype_size(compute) ? AMP_OK : AMP_ERROR_INVALID_ENUM;
+    if (!amp_dtype_size(compute)) return AMP_ERROR_INVALID_ENUM;
     of_x.compute = of_w.compute = compute;
     if (accumulate) of_w.beta = 1.0f;
-    if (result == AMP_OK && dx) result = ampi_gemm_ok(&of_x);
-    if (result == AMP_OK && dw) result = ampi_gemm_ok(&of_w);
-    if (result == AMP_OK && dbias) result = ampi_matrices_ok(&sums, 1, 1);
-    if (result == AMP_OK && dbias) result = ampi_matrices_ok(&of_dy, 1, 1);
-    if (result == AMP_OK &&
-        ((dx && ampi_floats_meet(dw, out * in, w, out * in)) ||
-         ampi_floats_meet(dw, out * in, dx, rows * in) ||
-         ampi_floats_meet(dbias, out, dy, rows * out) ||
-         ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in)))
-        result = AMP_ERROR_OVERLAP;
-    if (result == AMP_OK && dw) result = ampi_gemm(NULL, &of_w); /* first, as dx may be x */
-    if (result == AMP_OK && dx) result = ampi_gemm(NULL, &of_x);
-    if (result != AMP_OK || !dbias) return result;
+    if (dx) AMPI_TRY(ampi_gemm_ok(&of_x));
+    if (dw) AMPI_TRY(ampi_gemm_ok(&of_w));
+    if (dbias) AMPI_TRY(ampi_matrices_ok(&sums, 1, 1));
+    if (dbias) AMPI_TRY(ampi_matrices_ok(&of_dy, 1, 1));
+    if ((dx && ampi_floats_meet(dw, out * in, w, out * in)) ||
+        ampi_floats_meet(dw, out * in, dx, rows * in) ||
+        ampi_floats_meet(dbias, out, dy, rows * out) ||
+        ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in))
+        return AMP_ERROR_OVERLAP;
+    if (dw) AMPI_TRY(ampi_gemm(NULL, &of_w)); /* first, as dx may be x */
+    if (dx) AMPI_TRY(ampi_gemm(NULL, &of_x));
+    if (!dbias) return AMP_OK;
     if (!accumulate) memset(dbias, 0, out * sizeof *dbias);
     ampi_add_rows(dbias, dy, rows, out);
     return AMP_OK;
@@ -9742,7 +9737,6 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
 /* --------------------------------------------------------------- >>impl  products
    Read in plain C, here, and by each tier's second reading (>>impl processors).
-
    Packing, writing, and products that are thin or tiny. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
@@ -10102,8 +10096,7 @@ enum { AMPI_W4 = AMPI_W };
 
 /* ---------------------------------------------------------------- >>impl  kernels
    Read for plain C's x4, here; by each tier's second reading; for pairs and BFMMLA by its own
-   (all in >>impl processors).
-
+   (>>impl processors).
    Of products: blocks of up to three times AMPI_ROW_STEP rows, two vectors wide. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS | AMPI_PASS_KERNELS)
@@ -10173,7 +10166,6 @@ static const ampi_loops AMPI_(loops) = {
 
 /* ---------------------------------------------------------------- >>impl  vectors
    Read by each tier's first reading (>>impl processors).
-
    Of gcc and clang. What operators do not say is an instruction, on x86 by its own name:
    <immintrin.h> would take gcc a sixth of a second and 60 MB. A tier has, besides what formulas
    ask for: most16; zeros and zeros16, which add the zeros among a vector's words or 16-bit numbers
@@ -10193,9 +10185,7 @@ typedef uint16_t AMPI_(shorts) __attribute__((vector_size(2 * AMPI_W)));
 typedef int16_t  AMPI_(signed16) __attribute__((vector_size(2 * AMPI_W)));
 typedef float    AMPI_(at) __attribute__((vector_size(4 * AMPI_W), aligned(1), may_alias));
 typedef uint16_t AMPI_(at16) __attribute__((vector_size(2 * AMPI_W), aligned(1), may_alias));
-typedef struct { char x[4 * AMPI_W]; } AMPI_(whole);   /* memory of a vector, */
-typedef struct { char x[2 * AMPI_W]; } AMPI_(half);    /* of 16 bits of each, */
-typedef struct { char x[AMPI_W]; }     AMPI_(quarter); /* and of 8            */
+typedef struct { char x[AMPI_W]; } AMPI_(quarter); /* 8 bits of each */
 
 AMPI_HERE AMPI_U AMPI_(count)(uint32_t u) {
     static const uint32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -10249,8 +10239,8 @@ AMPI_TWO(AMPI_V, high2, "vunpckhpd")
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(get8), (const void *p, size_t i),
                  "vpmovzxbd {%1, %0|%0, %1}", "=v",
                  "m"(*(const AMPI_(quarter) *)(const void *)((const char *)p + i)))
-AMPI_STORE(AMPI_V, around, "vmovntps", whole, 4)
-AMPI_STORE(AMPI_(shorts), around16, "vmovntdq", half, 2)
+AMPI_STORE(AMPI_V, around, "vmovntps", at, 4)
+AMPI_STORE(AMPI_(shorts), around16, "vmovntdq", at16, 2)
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "vsqrtps {%1, %0|%0, %1}", "=v",
                  "v"(a))
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(f16), (AMPI_V a),
@@ -10331,7 +10321,7 @@ AMPI_HERE AMPI_U AMPI_(few)(size_t n) { /* the first n, if n < 8 */
     return AMPI_(above)((uint32_t)n + zero, AMPI_(count)(0));
 }
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(get_masked), (const void *p, AMPI_U mask),
-                 "vmaskmovps {%1, %2, %0|%0, %2, %1}", "=x", "m"(*(const AMPI_(whole) *)p),
+                 "vmaskmovps {%1, %2, %0|%0, %2, %1}", "=x", "m"(*(const AMPI_(at) *)p),
                  "x"(mask))
 
 #elif AMPI_W == 16 /* AVX-512 F, BW and VL */
@@ -10370,10 +10360,10 @@ AMPI_HERE uint16_t AMPI_(mask)(size_t n) { return (uint16_t)((1u << (n < 16 ? n 
         __asm__(op " {%1, %0%{%2%}|%0%{%2%}, %1}" : "+m"(*(AMPI_(T) *)p)                       \
                 : "v"(x), "Yk"(AMPI_(mask)(n)));                                               \
     }
-AMPI_LOAD_FEW(AMPI_V, few_f32, "vmovups", whole)
-AMPI_LOAD_FEW(AMPI_(shorts), few_shorts, "vmovdqu16", half)
-AMPI_STORE_FEW(AMPI_V, put_few_f32, "vmovups", whole)
-AMPI_STORE_FEW(AMPI_(shorts), put_few_16, "vmovdqu16", half)
+AMPI_LOAD_FEW(AMPI_V, few_f32, "vmovups", at)
+AMPI_LOAD_FEW(AMPI_(shorts), few_shorts, "vmovdqu16", at16)
+AMPI_STORE_FEW(AMPI_V, put_few_f32, "vmovups", at)
+AMPI_STORE_FEW(AMPI_(shorts), put_few_16, "vmovdqu16", at16)
 #endif
 AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
     return AMPI_(blend)(AMPI_(mask_above)(a, b), x, y);
@@ -10392,11 +10382,17 @@ AMPI_HERE void   AMPI_(done)(void) {}
 AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
     return vbslq_u32(vcgtq_u32(a, b), x, y);
 }
-AMPI_HERE AMPI_U AMPI_(least)(AMPI_U a, AMPI_U b) { return vminq_u32(a, b); }
-AMPI_HERE AMPI_U AMPI_(most)(AMPI_U a, AMPI_U b) { return vmaxq_u32(a, b); }
-AMPI_HERE AMPI_U AMPI_(most16)(AMPI_U a, AMPI_U b) {
-    return (AMPI_U)vmaxq_u16((uint16x8_t)a, (uint16x8_t)b);
-}
+#define AMPI_TWO(V, name, f, T)                                                                \
+    AMPI_HERE V AMPI_(name)(V a, V b) { return (V)f((T)a, (T)b); }
+AMPI_TWO(AMPI_U, least, vminq_u32, uint32x4_t)
+AMPI_TWO(AMPI_U, most, vmaxq_u32, uint32x4_t)
+AMPI_TWO(AMPI_U, most16, vmaxq_u16, uint16x8_t)
+AMPI_TWO(AMPI_V, low16, vzip1q_u16, uint16x8_t)
+AMPI_TWO(AMPI_V, high16, vzip2q_u16, uint16x8_t)
+AMPI_TWO(AMPI_V, low, vzip1q_f32, float32x4_t)
+AMPI_TWO(AMPI_V, high, vzip2q_f32, float32x4_t)
+AMPI_TWO(AMPI_V, low2, vzip1q_f64, float64x2_t)
+AMPI_TWO(AMPI_V, high2, vzip2q_f64, float64x2_t)
 AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) h) { return vmovl_u16(h); }
 AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) h) { return vcvt_f32_f16((float16x4_t)h); }
 AMPI_HERE AMPI_U AMPI_(get8)(const void *base, size_t i) {
@@ -10419,20 +10415,6 @@ AMPI_HERE void AMPI_(around16)(void *p, size_t i, AMPI_(shorts) h) {
     memcpy((uint16_t *)p + i, &h, sizeof h);
 }
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, a, b); }
-AMPI_HERE AMPI_V AMPI_(low16)(AMPI_V a, AMPI_V b) {
-    return (AMPI_V)vzip1q_u16((uint16x8_t)a, (uint16x8_t)b);
-}
-AMPI_HERE AMPI_V AMPI_(high16)(AMPI_V a, AMPI_V b) {
-    return (AMPI_V)vzip2q_u16((uint16x8_t)a, (uint16x8_t)b);
-}
-AMPI_HERE AMPI_V AMPI_(low)(AMPI_V a, AMPI_V b) { return vzip1q_f32(a, b); }
-AMPI_HERE AMPI_V AMPI_(high)(AMPI_V a, AMPI_V b) { return vzip2q_f32(a, b); }
-AMPI_HERE AMPI_V AMPI_(low2)(AMPI_V a, AMPI_V b) {
-    return vcombine_f32(vget_low_f32(a), vget_low_f32(b));
-}
-AMPI_HERE AMPI_V AMPI_(high2)(AMPI_V a, AMPI_V b) {
-    return vcombine_f32(vget_high_f32(a), vget_high_f32(b));
-}
 #endif
 #undef AMPI_TWO
 #undef AMPI_STORE
@@ -10655,7 +10637,7 @@ AMPI_AVX512 ampi_x16 ampi_lanes_pairs(const char *x, size_t step) {
 }
 AMPI_AVX512 void ampi_put_pairs_masked(void *p, uint32_t mask, ampi_u16 x) {
     __asm__("vmovdqu16 {%1, %0%{%2%}|%0%{%2%}, %1}"
-            : "+m"(*(ampi_whole_avx512 *)p) : "v"(x), "Yk"(mask));
+            : "+m"(*(ampi_at_avx512 *)p) : "v"(x), "Yk"(mask));
 }
 AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd k, then even */
     __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
@@ -11001,12 +10983,11 @@ static const ampi_engine ampi_engine_mmla = {
    in the text, so that they need no header and no target attribute. All else is as in "avx512". */
 
 #ifndef AMPI_TILES_MODEL
-#define AMPI_TILE_LOAD(T, P, S)                                                                \
-    __asm__ __volatile__("tileloadd {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"             \
+#define AMPI_TILE_READ(op, T, P, S)                                                            \
+    __asm__ __volatile__(op " {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"                   \
                          : : "r"(P), "r"((size_t)(S)) : "memory")
-#define AMPI_TILE_PASS(T, P, S) /* a load that leaves the first-level cache as it is */        \
-    __asm__ __volatile__("tileloaddt1 {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"           \
-                         : : "r"(P), "r"((size_t)(S)) : "memory")
+#define AMPI_TILE_LOAD(T, P, S) AMPI_TILE_READ("tileloadd", T, P, S)
+#define AMPI_TILE_PASS(T, P, S) AMPI_TILE_READ("tileloaddt1", T, P, S) /* past the first cache */
 #define AMPI_TILE_STORE(T, P, S)                                                               \
     __asm__ __volatile__("tilestored {%%tmm" #T ", (%0,%1,1)|[%0+%1*1], tmm" #T "}"            \
                          : : "r"(P), "r"((size_t)(S)) : "memory")
