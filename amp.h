@@ -2076,6 +2076,7 @@ typedef struct ampi_record {
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
 #ifdef AMP_NO_STORAGE
 enum { AMPI_STORAGE = 0 }; /* all arrays are of fp32: what reads and writes others is left out */
+#define ampi_cpu_split NULL
 #else
 enum { AMPI_STORAGE = 1 };
 #endif
@@ -4191,10 +4192,9 @@ static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, am
                                   amp_result result);
 #endif
 #else
-#define ampi_ranks_ok(d) ampi_left_out((d)->problem, "desc.ranks", "AMP_NO_RANKS")
+#define ampi_ranks_ok(d) ampi_left_out((d), "desc.ranks", "RANKS")
 #define ampi_same_tables(opt, result) (result)
-#define ampi_read_set(a, read_fn, user) \
-    ampi_left_out((a)->opt->desc.problem, "a set of files", "AMP_NO_RANKS")
+#define ampi_read_set(a, read_fn, user) ampi_left_out(&(a)->opt->desc, "a set of files", "RANKS")
 #define ampi_save_ranks(opt, to, result) \
     ((result) == AMP_OK ? ampi_replace_base((to), (opt)) : (result))
 #define ampi_load_ranks(opt, path, l, result) (result)
@@ -4207,8 +4207,7 @@ static void       ampi_sum_rows(const amp_plan *plan, ampi_slot *slot);
 static void       ampi_update_rows(const amp_plan *plan, const ampi_slot *slot);
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 #else
-#define ampi_rows_ok(opt, t) \
-    ampi_left_out((opt)->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS")
+#define ampi_rows_ok(opt, t) ampi_left_out(&(opt)->desc, "amp_tensor.rows", "ROWS")
 #define ampi_place_rows(opt, plan, arena)   ((void)0)
 #define ampi_sum_rows(plan, slot)           ((void)0)
 #define ampi_update_rows(plan, slot)        ((void)0)
@@ -4219,30 +4218,29 @@ static amp_result ampi_report_ok(const amp_optimizer_desc *d);
 static size_t     ampi_report_room(size_t num_slots); /* host memory behind the plan's tables */
 static void       ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
 /* a chunk of a step that is sampled: behind its check, and around its update */
-static void       ampi_sample_grads(ampi_histogram *histogram, const void *x, amp_dtype type,
-                                    size_t n);
+static void       ampi_sample_grads(ampi_histogram *h, const void *x, amp_dtype type, size_t n);
 static void       ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
-                                      size_t begin, size_t n, ampi_histogram *histogram);
+                                      size_t begin, size_t n, ampi_histogram *h);
 /* a state: its history; what was is over; send what was loaded */
 static void       ampi_walk_report(ampi_archive *a, const amp_optimizer *opt);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
 #else
-#define ampi_report_ok(d) ampi_left_out((d)->problem, "desc.report", "AMP_NO_REPORT")
+#define ampi_report_ok(d) ampi_left_out((d), "desc.report", "REPORT")
 #define ampi_report_room(num_slots)               0
 #define ampi_layout_report(opt, plan, arena)      ((void)0)
-#define ampi_sample_grads(histogram, x, type, n)  ((void)0)
-#define ampi_sample_weights(plan, slot, job, begin, n, histogram) ((void)0)
+#define ampi_sample_grads(h, x, type, n)          ((void)0)
+#define ampi_sample_weights(plan, slot, job, begin, n, h) ((void)0)
 #define ampi_walk_report(a, opt) \
-    ((a)->result = ampi_left_out((opt)->desc.problem, "the report in the file", "AMP_NO_REPORT"))
+    ((a)->result = ampi_left_out(&(opt)->desc, "the report in the file", "REPORT"))
 #define ampi_forget(plan)      ((void)0)
 #define ampi_send_history(opt) AMP_OK
 #endif
 
 /* Something of a desc or a file is of a room that was left out. */
-static amp_result ampi_left_out(char *problem, const char *what, const char *macro) {
-    ampi_tell(problem, "%s needs what %s has left out: compile AMP_IMPLEMENTATION without it", what,
-              macro);
+static amp_result ampi_left_out(const amp_optimizer_desc *d, const char *what, const char *room) {
+    ampi_tell(d->problem, "%s needs what AMP_NO_%s has left out: compile AMP_IMPLEMENTATION "
+                          "without it", what, room);
     return AMP_ERROR_UNSUPPORTED;
 }
 
@@ -4484,7 +4482,7 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
          "moments of 8 bits need a row_length that is a multiple of 32"},
         {1, AMP_OK, NULL}};
     if (coded && !opt->backend.functions->split_fn)
-        return ampi_left_out(opt->desc.problem, "storage", "AMP_NO_STORAGE");
+        return ampi_left_out(&opt->desc, "storage", "STORAGE");
     return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
 
@@ -5224,9 +5222,7 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
     return amp_cast(dst, dst_type, src, src_type, n);
 }
 
-#ifdef AMP_NO_STORAGE
-#define ampi_cpu_split NULL
-#else
+#ifndef AMP_NO_STORAGE
 static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype model_type,
                                  const ampi_stored *master, const void *src, size_t n) {
     const uint32_t fp = ampi_fp_begin();
@@ -5756,8 +5752,6 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
-AMPI_COLD_END
-
 /* Elements of a moment from their storage format. */
 static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
                                              size_t n) {
@@ -5851,6 +5845,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
     ampi_release(&opt->desc.allocator, opt->entries);
     memset(opt, 0, sizeof *opt);
 }
+
+AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  state
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
@@ -6145,15 +6141,15 @@ static const char *const ampi_filed_moments[] = {"fp32", "bf16", "8bit"};
 /* The file has another storage format: its name, and ours. */
 static void ampi_stores_other(ampi_archive *a, const char *what, const char *const *names,
                               size_t count, uint64_t theirs, uint64_t ours) {
-    char *const problem = a->opt->desc.problem;
-    a->result           = AMP_ERROR_MISMATCH;
+    a->result = AMP_ERROR_MISMATCH;
     if (a->opt->backend.functions->split_fn)
-        ampi_tell(problem, "amp_storage.%s is %s in the file, not %s: set desc.storage or "
-                           "amp_tensor.storage",
+        ampi_tell(a->opt->desc.problem,
+                  "amp_storage.%s is %s in the file, not %s: set desc.storage or "
+                  "amp_tensor.storage",
                   what, theirs < count ? names[theirs] : "unknown", names[ours]);
     else
-        a->result = ampi_left_out(problem, "the file's desc.storage, or amp_tensor.storage,",
-                                  "AMP_NO_STORAGE");
+        a->result = ampi_left_out(
+            &a->opt->desc, "the file's desc.storage, or amp_tensor.storage,", "STORAGE");
 }
 
 /* Which moments a tensor has, and how they and its masters are stored. An optimizer with masters
@@ -9257,6 +9253,8 @@ AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_opt
     return AMP_OK;
 }
 
+AMPI_COLD_END
+
 /* Is [x, x + extent) within [base, base + n)? */
 static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
     const uintptr_t at = (uintptr_t)x, from = (uintptr_t)base;
@@ -9401,29 +9399,25 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
 static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
                                    const void **copy) {
     const size_t room   = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
-    size_t       offset = !e ? SIZE_MAX
-                          : e->room < room ? ampi_cache_gap(s, e, room) : e->offset;
+    const size_t has    = e ? e->room : 0;
+    size_t       offset = !e ? SIZE_MAX : has < room ? ampi_cache_gap(s, e, room) : e->offset;
+    ampi_cached  once;
     if (room > s->top) return AMP_ERROR_OUT_OF_MEMORY;
     if (offset > s->top - room) {
-        e      = NULL;
+        e      = &once;
         offset = s->top - room;
         if (offset < ampi_cache_gap(s, NULL, s->size)) return AMP_ERROR_OUT_OF_MEMORY;
         s->top = offset;
     }
-    if (e) {
-        e->of.x   = NULL;
-        e->offset = offset;
-        e->room   = e->room < room ? room : e->room;
-    }
+    e->of.x   = NULL;
+    e->offset = offset;
+    e->room   = has < room ? room : has;
     AMPI_TRY(ampi_cache_cast(s, m, offset));
-    *copy = s->memory + offset;
-    if (!e) {
-        s->transients++;
-        return AMP_OK;
-    }
-    s->misses++;
+    s->misses += e != &once;
+    s->transients += e == &once;
     e->of      = *m;
     e->product = s->product;
+    *copy      = s->memory + offset;
     return AMP_OK;
 }
 
@@ -9491,8 +9485,6 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
     }
     return AMP_OK;
 }
-
-AMPI_COLD_END
 
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
