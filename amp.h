@@ -459,8 +459,8 @@ typedef struct amp_scaler_desc {
 } amp_scaler_desc;
 
 /* Plain data, the same in host and device memory. Read what is not private. Write found_inf between
-   check and step (nonzero: skip); growth_factor, backoff_factor and growth_interval, within the desc's
-   limits, between updates. */
+   check and step (nonzero: skip); growth_factor, backoff_factor and growth_interval, within the
+   desc's limits, between updates. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */
