@@ -14,6 +14,7 @@ HOURS  ?= 8
 PYTHON ?= python3
 N      ?= 100
 SEED   ?= 1
+TIER   ?= avx2
 PREFIX ?= /usr/local
 V      ?= 0
 
@@ -101,7 +102,7 @@ logs = $(patsubst %,$(BUILD)/tests/%.log,$(1))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers examples vectors prove install uninstall clean
+.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers examples vectors prove install uninstall clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -211,6 +212,11 @@ bench-peers: ## measure products of the CPU beside OpenBLAS and torch, where the
 bench-compare: ## set amp.h's speed beside that of REF=commit (ARGS: words of rows); exit 1 below .95
 	$(Q)CC="$(CC)" CFLAGS="$(CFLAGS)" sh tests/bench/compare.sh $(BUILD)/compare amp.h "$(REF)" $(ARGS)
 
+FORMAT = if command -v clang-format > /dev/null; then clang-format --style='{IndentWidth: 4, ColumnLimit: 98}'; else cat; fi
+tier: ## print amp.h's functions of TIER=avx2 without macros (x4 avx512 pairs tiles; neon mmla: CC=...)
+	$(Q)printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"' | $(CC) -std=c99 -I. -E -x c - | { $(FORMAT); } | \
+	    awk -v tier="$(TIER)" -f tests/tier.awk || { echo 'make tier: $(CC) has no function that ends with _$(TIER)' >&2; exit 1; }
+
 clean: ## remove everything that was built
 	$(Q)rm -rf $(BUILD)
 
@@ -310,7 +316,7 @@ $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
 $(BUILD)/tests/platforms.log: tests/platforms.sh $(SUPPORT) $(TESTS:%=tests/test_%.c) $(wildcard tests/compile/msvc/*)
 	@$(call SCRIPT,$< $(OUT) $(TESTS))
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
-$(BUILD)/tests/self.log: $(wildcard tests/*.awk tests/*.sh tests/emu/*.sh tests/planted/*) \
+$(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig tests/*.awk tests/*.sh tests/emu/*.sh tests/planted/*) \
                         $(TESTS:%=tests/test_%.c) tests/test.h tests/bench/peers.py $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
 $(BUILD)/tests/model_self.log: tests/test_model.c $(SUPPORT)

@@ -830,8 +830,8 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
     ampi_control *c     = plan->control;
     if (threadIdx.x == 0) {
         c->norm2    = norm2;
-        c->flags[0] = c->seen[0] | ampi_found_by_user(plan);
-        c->flags[1] = c->seen[1];
+        c->maxima[0] = c->seen[0] | ampi_found_by_user(plan);
+        c->maxima[1] = c->seen[1];
         c->seen[0] = c->seen[1] = 0;
         if (!plan->meets) ampi_decide(plan);
     }
@@ -1234,8 +1234,7 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
         uint32_t *waits = ampi_waiting_of_thread();
         for (uint32_t c = runs++; c & 1; c /= 2, waits += N * blockDim.x)
             for (int e = 0; e < N; e++) sum[e] = ampi_sum_of(waits[e * blockDim.x], sum[e]);
-        for (int e = 0; e < N; e++)
-            if (!last) waits[e * blockDim.x] = sum[e];
+        for (int e = 0; !last && e < N; e++) waits[e * blockDim.x] = sum[e];
         left  = a.run;
         fresh = true;
     }
@@ -1507,10 +1506,8 @@ template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
     ampi_clear_histograms(&plan);
     for (uint64_t k = blockIdx.x; ampi_next_share(plan, false, k, &s); k += gridDim.x) {
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
-        if (plan.control->gate.skip) {
-            if (plan.zero_grad) ampi_clear(s.grad, s.count);
-            continue;
-        }
+        if (plan.control->gate.skip && plan.zero_grad) ampi_clear(s.grad, s.count);
+        if (plan.control->gate.skip) continue;
         ampi_watch(plan, s, [&](unsigned i) {
             const ampi_tensor_range t = ampi_tensor_range_of(plan, s);
             const ampi_stepper<KIND, AMPI_ANY, AMPI_ANY> step(t);
@@ -1841,8 +1838,7 @@ AMPI_DEVICE void ampi_models_of(const float *p, const ampi_draws<N> &draws, int 
 /* Elements of a range in groups, or with N = 1 the others. All that a thread loads is under way
    before any of it is used. */
 template <int KIND, int MASTER, int MOMENTS, int N>
-AMPI_DEVICE void ampi_step_coded_as(
-    typename ampi_coded_in<N == 4>::type t) {
+AMPI_DEVICE void ampi_step_coded_as(typename ampi_coded_in<N == 4>::type t) {
     enum { /* bytes of a moment, of what a master has beside the model, and of that */
         SIZE = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MOMENTS),
         LOW  = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MASTER),
@@ -1986,8 +1982,24 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     if (!rows) ampi_end_update(plan);
 }
 
+/* Only prepare asks for it. */
+AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored master,
+                                 const void *src, uint64_t n) {
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (uint64_t)gridDim.x * blockDim.x)
+        ampi_split_one(model, (amp_dtype)model_type, &master, src, i);
+}
+
+static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtype model_type,
+                                  const ampi_stored *master, const void *src, size_t n) {
+    return ampi_launch(ampi_grid_of(self, n / 256 + 1, 256), ampi_split_kernel, model, model_type,
+                       *master, src, n);
+}
+
 #else
 #define ampi_coded_kernel ampi_update_kernel
+#define ampi_split_kernel ampi_decide_kernel
+#define ampi_cuda_split   NULL
 #endif /* AMP_NO_STORAGE */
 
 /* What stands around an optimizer of the user's own. */
@@ -2027,16 +2039,6 @@ template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
 }
 
 /* ------------------------------------------------------------------- single rooms */
-
-#ifndef AMP_NO_STORAGE
-/* Only prepare asks for it. */
-AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored master,
-                                 const void *src, uint64_t n) {
-    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < n; i += (uint64_t)gridDim.x * blockDim.x)
-        ampi_split_one(model, (amp_dtype)model_type, &master, src, i);
-}
-#endif
 
 /* sums += x, for accumulators of gradients. */
 AMPI_KERNEL(4) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64_t n) {
@@ -2247,16 +2249,6 @@ static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype d
                                  const void *src, amp_dtype src_type, size_t n) {
     return amp_cuda_cast(dst, dst_type, src, src_type, n, self->stream);
 }
-
-#ifdef AMP_NO_STORAGE
-#define ampi_cuda_split NULL
-#else
-static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtype model_type,
-                                  const ampi_stored *master, const void *src, size_t n) {
-    return ampi_launch(ampi_grid_of(self, n / 256 + 1, 256), ampi_split_kernel, model, model_type,
-                       *master, src, n);
-}
-#endif
 
 static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dtype dst_type,
                                       size_t dst_ld, const void *src, amp_dtype src_type,
@@ -2542,16 +2534,12 @@ static amp_result ampi_load_kernels(bool *early) {
                         ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
                         ampi_cast_kernel, ampi_add_kernel, ampi_add_tree_kernel,
                         ampi_count_kernel, ampi_scatter_kernel, ampi_sum_rows_kernel,
-                        ampi_epilogue_kernel));
-#ifndef AMP_NO_STORAGE
-    AMPI_TRY(ampi_loads(ampi_split_kernel));
-#endif
+                        ampi_split_kernel, ampi_epilogue_kernel));
     for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
         AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2],
                                   &ptx_version));
-#ifndef AMP_NO_EARLY_LAUNCH
     *early = CUDART_VERSION >= 12030 && driver >= 12030 && ptx_version >= 90;
-#else
+#ifdef AMP_NO_EARLY_LAUNCH
     *early = false;
 #endif
     return AMP_OK;
@@ -2643,11 +2631,8 @@ amp_result amp_cuda_if_end(amp_stream body) {
 }
 
 #else
-
 amp_result amp_cuda_if_begin(const uint32_t *, amp_stream, amp_stream) {
     return AMP_ERROR_UNSUPPORTED;
 }
-
 amp_result amp_cuda_if_end(amp_stream) { return AMP_ERROR_UNSUPPORTED; }
-
 #endif

@@ -32,7 +32,7 @@
        4 P (N-1)/N bytes in a step      if it is more, however many
        2 P (N-1)/N bytes in a round     on any other N
        2 P (N-1)/N bytes in a step      models, by an all-gather
-       P / 2048 bytes in a step         sum_fn: a double for a chunk of 16384; left out below
+       P / 2048 bytes in a step         reduce_fn: a double for a chunk of 16384; left out below
 
    since amp.h gives each rank as much of every layer, to within a chunk; what this program counts
    is compared with that at its end. The table is arithmetic on data sheets, not measured: H100s
@@ -205,12 +205,13 @@ static void meet(void) {
     wait_for(1, &r, "a meeting");
 }
 
-/* amp_ranks.sum_fn, and whatever else one rank knows and the others count as 0. */
-static amp_result sum_over_ranks(void *user, double *sums, size_t count, uint32_t *flags) {
+/* amp_ranks.reduce_fn, and whatever else one rank knows and the others count as 0. */
+static amp_result reduce_over_ranks(void *user, double *sums, size_t num_sums, uint32_t *maxima,
+                                    size_t num_maxima) {
     MPI_Request r[2];
     (void)user;
-    MPI_Iallreduce(MPI_IN_PLACE, sums, (int)count, MPI_DOUBLE, MPI_SUM, ranks.work, &r[0]);
-    MPI_Iallreduce(MPI_IN_PLACE, flags, 2, MPI_UINT32_T, MPI_MAX, ranks.work, &r[1]);
+    MPI_Iallreduce(MPI_IN_PLACE, sums, (int)num_sums, MPI_DOUBLE, MPI_SUM, ranks.work, &r[0]);
+    MPI_Iallreduce(MPI_IN_PLACE, maxima, (int)num_maxima, MPI_UINT32_T, MPI_MAX, ranks.work, &r[1]);
     wait_for(2, r, "the sum over the ranks");
     return AMP_OK;
 }
@@ -341,7 +342,7 @@ static void plan_route(trainer *t, int i) {
 }
 
 static void trainer_init(trainer *t, const options *o, const dataset *data) {
-    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL, 0};
+    const amp_ranks    shares = {ranks.rank, ranks.count, reduce_over_ranks, NULL, 0};
     amp_optimizer_desc desc   = {0};
     t->o    = o;
     t->wire = o->dtype == AMP_F32 ? MPI_FLOAT : MPI_UINT16_T;
@@ -523,15 +524,14 @@ static void train_step(trainer *t, uint64_t step) {
         }
     }
     for (size_t i = 0; i < TENSORS; i++) add_parts(t, i);
-    check(amp_optimizer_step(&t->opt, learning_rate)); /* sum_over_ranks is called in here */
+    check(amp_optimizer_step(&t->opt, learning_rate)); /* reduce_over_ranks is called in here */
     gather_models(t);
 }
 
 /* The mean of the step, of which each rank has a part: added in the order of micro-batches. */
 static double loss_of_step(trainer *t) {
-    double   loss     = 0.0;
-    uint32_t flags[2] = {0, 0};
-    check(sum_over_ranks(NULL, t->loss, (size_t)t->o->micro, flags));
+    double loss = 0.0;
+    check(reduce_over_ranks(NULL, t->loss, (size_t)t->o->micro, NULL, 0));
     for (int i = 0; i < t->o->micro; i++) loss += t->loss[i];
     return loss / ((double)t->o->batch * t->o->micro);
 }
@@ -574,10 +574,9 @@ static double evaluate(trainer *t) {
 
 /* What each rank has, rank by rank: sums in which every rank but one has 0. The caller frees it. */
 static double *of_all_ranks(const double *mine, size_t count) {
-    double  *all      = need(count * (size_t)ranks.count, sizeof *all);
-    uint32_t flags[2] = {0, 0};
+    double *all = need(count * (size_t)ranks.count, sizeof *all);
     memcpy(all + count * (size_t)ranks.rank, mine, count * sizeof *mine);
-    check(sum_over_ranks(NULL, all, count * (size_t)ranks.count, flags));
+    check(reduce_over_ranks(NULL, all, count * (size_t)ranks.count, NULL, 0));
     return all;
 }
 

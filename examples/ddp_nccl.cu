@@ -233,13 +233,15 @@ static void leave_ranks(void) {
     remove(path);
 }
 
-/* amp_ranks.sum_fn: queued behind the check and in front of the decision, on the same stream. */
-static amp_result sum_over_ranks(void *user, double *sums, size_t count, uint32_t *flags) {
+/* amp_ranks.reduce_fn: queued behind the check and in front of the decision, on one stream. */
+static amp_result reduce_over_ranks(void *user, double *sums, size_t num_sums, uint32_t *maxima,
+                                    size_t num_maxima) {
     (void)user;
     if (!ranks.comm) return AMP_OK;
     queue(ncclGroupStart());
-    queue(ncclAllReduce(sums, sums, count, ncclDouble, ncclSum, ranks.comm, ranks.work));
-    queue(ncclAllReduce(flags, flags, 2, ncclUint32, ncclMax, ranks.comm, ranks.work));
+    queue(ncclAllReduce(sums, sums, num_sums, ncclDouble, ncclSum, ranks.comm, ranks.work));
+    if (num_maxima)
+        queue(ncclAllReduce(maxima, maxima, num_maxima, ncclUint32, ncclMax, ranks.comm, ranks.work));
     must(ncclGroupEnd());
     if (ranks.patient) settle("the sum over the ranks");
     return AMP_OK;
@@ -371,7 +373,7 @@ static void plan_routes(void) {
     const size_t parts = (size_t)(net.o->micro / net.adds.each), sums = (size_t)net.adds.sums;
     const size_t size  = sums ? sizeof(float) : net.size;
     double      *all = (double *)need(num, sizeof *all);
-    double      *on_device = (double *)device_alloc(num + 1, sizeof *on_device);
+    double      *on_device = (double *)device_alloc(num, sizeof *on_device);
     for (int i = 0; i < TENSORS; i++) {
         size_t first, own;
         amp_optimizer_range(&net.opt, i, &first, &own);
@@ -379,7 +381,7 @@ static void plan_routes(void) {
         all[2 * (TENSORS * ranks.rank + i) + 1] = (double)first;
     }
     to_device(on_device, all, num * sizeof *all);
-    must(sum_over_ranks(NULL, on_device, num, (uint32_t *)(on_device + num)));
+    must(reduce_over_ranks(NULL, on_device, num, NULL, 0));
     must(cudaMemcpy(all, on_device, num * sizeof *all, cudaMemcpyDeviceToHost));
     for (int i = 0; i < TENSORS; i++) {
         route *w = &net.routes[i];
@@ -447,7 +449,7 @@ static void add_layers(void) {
 }
 
 static void make_optimizer(void) {
-    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL, 0};
+    const amp_ranks    shares = {ranks.rank, ranks.count, reduce_over_ranks, NULL, 0};
     amp_optimizer_desc desc   = {};
     desc.backend       = &ranks.backend;
     desc.dtype         = net.type;
@@ -481,7 +483,7 @@ static void net_init(const options *o, const dataset *data) {
     net.sum      = (float *)device_alloc(widest, sizeof(float));
     if (net.adds.sums) net.addend = (float *)device_alloc(widest * net.width[1], sizeof(float));
     net.out      = (float *)device_alloc(net.rows * NUM_CLASSES, sizeof(float));
-    net.loss     = (double *)device_alloc((size_t)o->micro + 1, sizeof(double));
+    net.loss     = (double *)device_alloc((size_t)o->micro, sizeof(double));
     net.row_loss = (double *)device_alloc(net.rows, sizeof(double));
     for (int l = 0; l < LAYERS; l++) net.act[l] = device_alloc(net.rows * net.width[l], net.size);
     for (int i = 0; i < 2; i++) net.delta[i] = device_alloc(net.rows * widest, net.size);
@@ -672,7 +674,7 @@ static void train_step(uint64_t step) {
     for (int round = 0; round < rounds_of(&net.adds, net.o->micro, ranks.count); round++)
         run_round(step, round);
     for (int i = 0; i < TENSORS; i++) add_parts(i);
-    must(amp_optimizer_step(&net.opt, learning_rate)); /* sum_over_ranks is called in here */
+    must(amp_optimizer_step(&net.opt, learning_rate)); /* reduce_over_ranks is called in here */
     must(cudaEventRecord(ranks.stepped[step % 2], ranks.work));
     gather_models();
     wait_until([=] { return reached(ranks.stepped[(step + 1) % 2]); }, "a step");
@@ -682,7 +684,7 @@ static void train_step(uint64_t step) {
 static double loss_of_step(void) {
     const size_t count = (size_t)net.o->micro;
     double      *all = (double *)need(count, sizeof *all), loss = 0.0;
-    must(sum_over_ranks(NULL, net.loss, count, (uint32_t *)(net.loss + count)));
+    must(reduce_over_ranks(NULL, net.loss, count, NULL, 0));
     settle("the loss");
     must(cudaMemcpy(all, net.loss, count * sizeof *all, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < count; i++) loss += all[i];

@@ -483,8 +483,8 @@ static void recipe_i(void) {
           memcmp(w[0], w[3], sizeof w[0]) == 0 && memcmp(w[0], w[2], sizeof w[0]) != 0);
 }
 
-/* j. The run of another program goes on here: tensors bring its moments, desc.first_step its steps;
-   and there again, with what amp_optimizer_moments writes. It has all weights in one array, as many
+/* j. The run of another program goes on here, from its moments (amp_optimizer_set_moments) and steps
+   (desc.first_step); and there again, with what amp_optimizer_moments writes. It has all weights in one array, as many
    programs do, and here the two tensors that lie in it are added at once. Without moments and steps
    the optimizer would begin anew. */
 typedef struct flat { float w[DIM], m[DIM], v[DIM], grad[DIM]; } flat;
@@ -511,13 +511,16 @@ static void their_adam(flat *f, int first, int last) {
 static void goes_on(flat *f, int moments, int steps) {
     const amp_optimizer_desc desc = {.kind = AMP_KIND_ADAMW, .scaler = {.disabled = 1},
                                      .first_step = moments ? 20 : 0};
-    const amp_tensor whole = {.n = DIM, .weight = f->w, .grad = f->grad,
-                              .moment1 = moments ? f->m : NULL, .moment2 = moments ? f->v : NULL};
+    const amp_tensor whole = {.n = DIM, .weight = f->w, .grad = f->grad};
     const amp_tensor parts[2] = {{.name = "lower", .n = 4}, {.name = "upper", .n = DIM - 4}};
     amp_optimizer opt;
     must(amp_optimizer_init(&opt, &desc));
     must(amp_optimizer_add_flat(&opt, &whole, parts, 2));
     must(amp_optimizer_prepare(&opt));
+    if (moments) {
+        must(amp_optimizer_set_moments(&opt, 0, f->m, f->v));
+        must(amp_optimizer_set_moments(&opt, 1, f->m + parts[0].n, f->v + parts[0].n));
+    }
     while (steps-- > 0) {
         flat_gradients(f);
         must(amp_optimizer_step(&opt, 0.05f));

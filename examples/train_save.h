@@ -31,12 +31,12 @@ static inline void save(const amp_optimizer *opt, const char *path) {
     if (result != AMP_OK) fail(1, path, problem, save_help);
 }
 
-/* problem is the desc's: in which way it is the state of another run. */
+/* problem is the desc's: why the file was not loaded. */
 static inline void resume(amp_optimizer *opt, const char *path, const char *problem) {
     const amp_result result = amp_optimizer_load_file(opt, path);
     if (result == AMP_ERROR_MISMATCH)
         fail(1, path, problem, "give the other options as when it was saved");
-    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
+    if (result != AMP_OK) fail(1, path, problem, "give a file that --save wrote");
 }
 
 #endif /* TRAIN_SAVE_H */

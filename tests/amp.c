@@ -68,9 +68,19 @@ int white_gemm_shares(const amp_gemm_args *g, size_t team) {
     return fits;
 }
 
+/* Has each of strip, panel and sums room for what ampi_gemm_panel writes to it? */
+static int has_room(const ampi_task *w) {
+    const size_t rows = w->group * (w->turned ? w->e->cols : w->e->rows), cols = w->turned ? w->e->rows : w->e->cols;
+    const size_t sums = w->step >= w->k ? 0 : (w->deep < w->k ? w->tall : rows) * w->wide;
+    return ampi_strip(w, rows, w->step) <= w->strip_size && w->wide % cols == 0 && w->step <= w->deep &&
+           ampi_strip(w, w->wide, w->deep) <= w->panel_size &&
+           w->strip_size + w->panel_size + sums <= w->size;
+}
+
 size_t white_gemm_room(size_t engine, size_t m, size_t n, size_t k, amp_dtype as, int along,
                        size_t lead) {
     ampi_task w;
+    int       small;
     memset(&w, 0, sizeof w);
     w.e = ampi_engine_of(engine);
     if (w.e == NULL) return 0;
@@ -78,7 +88,10 @@ size_t white_gemm_room(size_t engine, size_t m, size_t n, size_t k, amp_dtype as
     w.x[0].as = w.x[1].as = as;
     w.x[0].cs = w.x[1].cs = along ? 1 : 2000;
     w.lead = lead;
-    ampi_task_size(&w, 0);
+    for (small = 2; small--;) {
+        ampi_task_size(&w, small);
+        if (!has_room(&w) || (small && w.size > AMPI_STACK)) return SIZE_MAX;
+    }
     return w.size * 4 + 64;
 }
 

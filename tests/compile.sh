@@ -272,10 +272,10 @@ symbols() { nm $1 "$2" > "$out/symbols" && grep -q ' _*amp_' "$out/symbols"; }
 first_floor_only() {
     symbols '' "$1" && ! grep -iE 'autocast|cache|session|amp_op_|ampi_ops' "$out/symbols"
 }
-without() { # MACRO PATTERN: a build without that room has none of its functions (ampi_with_ROOM is NULL); full.o does
+without() { # MACRO PATTERN: a build without that room has none of its functions; full.o does
     object "$CC -std=c99 -DAMP_DEBUG -D$1" "$out/only.c" only.o &&
         nm "$out/full.o" | grep -qE "$2" && symbols '' "$out/only.o" &&
-        ! grep -v ' ampi_with_' "$out/symbols" | grep -E "$2"
+        ! grep -E "$2" "$out/symbols"
 }
 no_allocation() { # FILE: it does not even ask for the names
     symbols '' "$1" && ! grep -wE 'U _?(malloc|calloc|realloc|free)' "$out/symbols"
@@ -360,15 +360,18 @@ no_float_tests() { # law 1: neither isfinite and its kin, nor a comparison of a 
           } }
         END { exit bad }'
 }
-# In the implementation no function above the second floor names one that stands there, but for its
-# tables: ampi_with_ranks and its likes, which are declared in front. (Tiers stand last, behind a table of their own.)
+# In the implementation no function above the second floor names one that stands there, but those that can be left
+# out: private ones, each declared in front of a macro that takes its place. (Tiers stand last, behind a table of
+# their own.)
 line_of() { grep -nE -e "$1" amp.h | head -n 1 | cut -d : -f 1; } # PATTERN
 first_floor_alone() {
     begin=$(line_of '>>impl [*]/') floor=$(line_of '- the second floor') end=$(line_of '>>impl  tiers')
     ctags -x --language-force=C --c-kinds=f amp.h |
-        awk -v from="$floor" -v to="$end" '$3 > from && $3 < to && $1 !~ /^ampi_with_/ {print $1}' \
-            > "$out/upstairs"
-    [ "$begin" -lt "$floor" ] && [ "$floor" -lt "$end" ] && [ "$(grep -c . "$out/upstairs")" -gt 100 ] &&
+        awk -v from="$floor" -v to="$end" '$3 > from && $3 < to {print $1}' | sort > "$out/all"
+    sed -n "$begin,${floor}s/^#define \(ampi_[a-z_]*\)(.*/\1/p" amp.h | sort > "$out/optional"
+    comm -23 "$out/all" "$out/optional" > "$out/upstairs"
+    [ "$begin" -lt "$floor" ] && [ "$floor" -lt "$end" ] && [ "$(grep -c . "$out/upstairs")" -gt 80 ] &&
+        [ "$(grep -c . "$out/optional")" -gt 10 ] && ! comm -13 "$out/all" "$out/optional" | grep . &&
         bare amp.h | awk -v from="$begin" -v to="$floor" '
             NR == FNR { upstairs[$1]; next }
             FNR > from && FNR < to {
@@ -412,6 +415,15 @@ one_meaning() {
     [ $(wc -l < "$out/names.h") -gt 700 ] && [ $(wc -l < "$out/names.cu") -gt 150 ] &&
         ! comm -12 "$out/names.h" "$out/names.cu" | grep .
 }
+case $($CC -dumpmachine) in x86_64*) tier=avx2 ;; aarch64*) tier=neon ;; *) tier=x4 ;; esac
+make_tier() { MAKEFLAGS= make --no-print-directory tier TIER=$1 CC="$CC" > "$out/tier"; }
+tier_text() { # its kernel, as ctags and debuggers name it, and nothing of a tier that is not there
+    make_tier $tier && grep -q "ampi_kernel_$tier(const ampi_block" "$out/tier" &&
+        ! make_tier none 2> "$out/none" && grep -q 'ends with _none' "$out/none"
+}
+if have make; then silent 'make tier prints the functions of one instruction set' tier_text; else
+    skip 'make tier' 'make not found'
+fi
 silent 'amp_kernels.cu: no private name of amp.h is another thing here' one_meaning
 silent 'amp.h: lines of at most 100 columns' narrow_lines amp.h
 silent 'amp.h: law 1: no isnan, isinf, isfinite, x != x' no_float_tests amp.h

@@ -201,6 +201,9 @@ refuses 'train: a state of another network is refused' 'part.*layer' \
     "$build/train" --data digits --task classify --dtype fp16 --seeds 1 --resume "$out/part"
 head -c 999 "$out/part" > "$out/torn"
 refuses 'train: a torn state is named' torn "$build/train" $one --resume "$out/torn"
+printf 'AMPSTATE\2\0\0\0\0\0\0\0\310\1\0\0\0\0\0\0\32\231\146\020\67\352\47\120' > "$out/old"
+refuses 'train: of a state before 0.6.0 it says what loads it' 'old: the file is of an amp.h before 0.6.0: load it with amp.h 0.7.0' \
+    "$build/train" $one --resume "$out/old"
 
 if $with_interrupt sh -c : 2> /dev/null; then
     one='--data digits --task classify --dtype fp16 --seeds 1 --epochs 900'

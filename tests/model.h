@@ -364,6 +364,7 @@ typedef struct m_tensor {
     int         length, most;  /* of rows; 0: a gradient of all elements                      */
     int         touched, reach; /* rows in the last check; chunks that its numbers may have   */
     int         brought;       /* a rebind has brought weights for a refresh                  */
+    int         set;           /* moments were                                                */
     amp_storage storage;
     f32         lr_scale, decay;
     struct { uint64_t nonfinite, nan, first, zeros; f32 max; uint32_t bad_row; } stats;
@@ -380,7 +381,7 @@ typedef struct m_record { /* of a report */
 typedef struct m_optimizer {
     int        initialized, prepared, open; /* open: 1 checked, 2 and unscaled */
     amp_result pending;
-    int        carries, asked, has_lr;
+    int        carries, asked, has_lr, begun; /* begun: a fused step was taken, or a file loaded */
     /* as the desc says, and files */
     int        kind, dtype, zero_grad, in_place, shared, ranks, whole, report, nesterov;
     f64        beta1, beta2;
@@ -396,7 +397,7 @@ typedef struct m_optimizer {
     f32        inv_scale, clip;
     f64        norm, more_norm2; /* more: of other ranks, of whole */
     uint32_t   more_flag;
-    uint64_t   step, skipped, row, missed, seen_updates;
+    uint64_t   first_step, step, skipped, row, missed, seen_updates;
     m_record   record;
     int        num, elements, num_values;
     m_tensor   t[MAX_T];
@@ -432,7 +433,7 @@ static void m_init(m_optimizer *m, const amp_optimizer_desc *d) {
     m->momentum  = narrow(bits64(d->momentum));
     m->max_norm  = bits32(d->max_norm);
     m->decay     = bits32(d->weight_decay);
-    m->step      = d->first_step;
+    m->step = m->first_step = d->first_step;
     m->seed      = d->seed;
     m->moments   = m->kind == AMP_KIND_ADAMW ? 2 : m->kind == AMP_KIND_LION ||
                    (m->kind == AMP_KIND_SGD && m->momentum) ? 1 : 0;
@@ -524,6 +525,37 @@ static amp_result m_can_step(const m_optimizer *m, int fused) {
         grads += m->t[i].n && m->t[i].has_grad;
     }
     return weights && !grads && !m->whole ? AMP_ERROR_BAD_STATE : AMP_OK;
+}
+
+/* The tensor whose moments are missing, or -1: AdamW's where first_step is above 0. */
+static int m_without_moments(const m_optimizer *m) {
+    int i;
+    for (i = 0; i < m->num && !m->begun && m->first_step && m->moments == 2; i++)
+        if (m->t[i].n && m->t[i].learns && !m->t[i].set) return i;
+    return -1;
+}
+
+/* New moments for tensor i, of which NULL are none. */
+static amp_result m_set_moments(m_optimizer *m, int i, const f32 *first, const f32 *second) {
+    const amp_result ready = m_ready(m, BETWEEN);
+    const f32 *const from[2] = {first, second};
+    m_tensor        *t     = i >= 0 && i < m->num ? &m->t[i] : NULL;
+    const int        has   = t ? t->learns * m->moments : 0;
+    int              k, j;
+    if (ready != AMP_OK) return ready;
+    if (!t) return AMP_ERROR_INVALID_ARGUMENT;
+    for (k = 0; k < 2; k++)
+        if (from[k] && has <= k) return AMP_ERROR_UNSUPPORTED;
+    for (k = 0; k < has; k++)
+        if (t->n && !from[k]) return AMP_ERROR_INVALID_ARGUMENT;
+    if (has && t->storage.moments == AMP_FORMAT_8BIT) return AMP_ERROR_UNSUPPORTED;
+    if (has == 2 && !m->step) return AMP_ERROR_INVALID_CONFIG;
+    for (k = 0; k < has; k++)
+        for (j = 0; j < t->n; j++)
+            m->moment[k][t->at + j] =
+                rounded(t->storage.moments == AMP_FORMAT_BF16 ? (int)AMP_BF16 : (int)AMP_F32, from[k][j]);
+    t->set = 1;
+    return AMP_OK;
 }
 
 /* Sums of squares in lanes of 256, which are added in pairs. */
@@ -780,6 +812,7 @@ static amp_result m_step(m_optimizer *m, m_scaler *s, const float *rate) {
     amp_result result = m_can_step(m, 1);
     int        i, k, j;
     if (result != AMP_OK) return result;
+    if (m_without_moments(m) >= 0) return AMP_ERROR_BAD_STATE;
     if (rate && (bits32(*rate) & SIGN_LESS) != 0 && bits32(*rate) >= INF)
         return AMP_ERROR_INVALID_CONFIG;
     if (!rate && !m->has_lr) return AMP_ERROR_BAD_STATE;
@@ -787,7 +820,7 @@ static amp_result m_step(m_optimizer *m, m_scaler *s, const float *rate) {
         result = m_check(m, s);
         if (result != AMP_OK) return result;
     } else m_check(m, s);
-    m->has_lr = 1;
+    m->has_lr = m->begun = 1;
     if (rate) m->lr = bits32(*rate);
     for (i = 0; i < m->num && !m->skip; i++) {
         m_tensor *t     = &m->t[i];
@@ -908,7 +941,7 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
     m->max_norm = file->max_norm;
     if (file->has_lr) m->has_lr = 1, m->lr = file->lr;
     m->seen_updates = 0;
-    m->carries      = 1; /* what was saved beside the state */
+    m->carries = m->begun = 1; /* what was saved beside the state */
     for (i = 0; i < m->num; i++) {
         m_tensor       *a = &m->t[i];
         const m_tensor *b = &file->t[i];

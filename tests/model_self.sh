@@ -54,16 +54,16 @@ fault 'a second accumulate joins the tree of the first' ampi_add_tree 's/if \(!r
 fault 'an odd number is added as a tree, too' amp_optimizer_accumulate 's/run % 2 == 0/run > 1/'
 fault 'a set that is saved again in its step takes its own names' ampi_agree_set \
     's/old->edition \+ 1 : 0/old->edition : 0/'
-fault 'the largest magnitude of one rank counts' ampi_decide 's/s, c->flags\[1\], inv/s, 0u, inv/'
+fault 'the largest magnitude of one rank counts' ampi_decide 's/s, c->maxima\[1\], inv/s, 0u, inv/'
 fault 'a rank that fails in prepare tells nobody' amp_optimizer_prepare \
-    's/if \(opt->ranks.count && opt->ranks.sum_fn/if (result == AMP_OK \&\& opt->ranks.sum_fn/'
+    's/if \(opt->ranks.count && opt->ranks.reduce_fn/if (result == AMP_OK \&\& opt->ranks.reduce_fn/'
 fault 'an overflow of another rank does not skip' ampi_decide \
-    's/c->flags\[0\] != 0u, skips/c->flags[0] == 1u, skips/'
-fault 'an error of sum_fn is lost' ampi_check_all \
-    's/result = opt->ranks.sum_fn\(/(void)opt->ranks.sum_fn(/'
+    's/c->maxima\[0\] != 0u, skips/c->maxima[0] == 1u, skips/'
+fault 'an error of reduce_fn is lost' ampi_check_all \
+    's/result = opt->ranks.reduce_fn\(/(void)opt->ranks.reduce_fn(/'
 # Rows
 fault 'a row that is not there is no skip where the scaler is disabled' ampi_decide \
-    's/disabled \? \(c->flags\[0\] & AMPI_BAD_ROW\) != 0u/disabled ? 0u/'
+    's/disabled \? \(c->maxima\[0\] & AMPI_BAD_ROW\) != 0u/disabled ? 0u/'
 fault 'more rows than max_rows are taken' ampi_sum_rows 's/s->early   = .*/s->early = 0;/'
 fault 'a segment of a row has 65 entries' ampi_sum_row 's/k < AMPI_SEGMENT/k < AMPI_SEGMENT + 1/'
 fault 'the first bad row is the last' ampi_sum_rows \
@@ -155,7 +155,7 @@ fault 'a norm that overflows is infinite' ampi_check_chunk \
     's/if \(ampi_nonfinite\(ampi_load_u32\(&sum, 0\)\)\)/if (0)/'
 fault 'a factor that vanishes steps' ampi_decide \
     's/bad \|= \(uint32_t\)\(\(ampi_bits_of_f32\(c->gate.inv_scale.*//'
-fault 'what overlaps is prepared' ampi_apart 's/if \(room\[i\].begin >= room\[i - 1\].end\)/if (1)/'
+fault 'what overlaps is prepared' ampi_apart 's/if \(r\[i\].begin >= r\[k\].end .*\) /if (1) /'
 fault 'add_flat leaves the first ones of a flat array that is refused' ampi_add_tensors \
     's/if \(result != AMP_OK\) opt->num_entries = before;//'
 fault 'an add that finds no memory has room' ampi_reserve \
@@ -167,7 +167,7 @@ fault 'a wrong row and a sum that is not finite are two overflows' ampi_count_ov
     's/m->overflows \+= .*/m->overflows += 2;/'
 fault 'a norm that is not finite is in the statistics' ampi_spike 's/if \(ampi_nonfinite_at.*/if (0)/'
 fault 'the fifth spike is skipped, too' ampi_spike 's/AMPI_SPIKES_IN_A_ROW/6/'
-fault 'what was asked for is an overflow' ampi_record_step 's/r->bad \|\| !c->flags\[0\] \?/1 ?/'
+fault 'what was asked for is an overflow' ampi_record_step 's/r->bad \|\| !c->maxima\[0\] \?/1 ?/'
 # Messages
 fault 'a bad index leaves an older message' ampi_tensor_ready 's/ampi_tell.*//'
 fault 'a call that succeeds leaves an older message' ampi_ready 's/ampi_blank\(.*//'

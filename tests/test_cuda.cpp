@@ -233,11 +233,11 @@ static void user_step_on_host(unsigned char *w, const unsigned char *g, size_t n
 }
 
 /* Another rank's share of a check. */
-static __global__ void user_reduce(double *norm2, uint32_t *flags, double other, uint32_t overflow,
+static __global__ void user_reduce(double *norm2, uint32_t *maxima, double other, uint32_t overflow,
                                    uint32_t largest) {
     *norm2 = __dadd_rn(*norm2, other);
-    if (overflow > flags[0]) flags[0] = overflow;
-    if (largest > flags[1]) flags[1] = largest;
+    if (overflow > maxima[0]) maxima[0] = overflow;
+    if (largest > maxima[1]) maxima[1] = largest;
 }
 
 static __global__ void user_store(uint32_t *p, uint32_t value) { *p = value; }
@@ -930,6 +930,25 @@ static void grid(int from, int to, unsigned repeats, uint64_t seed) {
                 }
 }
 
+/* New moments for a tensor of one side, as both calls want them. */
+static amp_result set_moments(twins *t, int side, int i, const float *both) {
+    const ampi_slot *s = &t->opt[CPU].plan->host_slots[i];
+    return amp_optimizer_set_moments(&t->opt[side], i, s->moment[0].data ? both : NULL,
+                                     s->moment[1].data ? both + s->n : NULL);
+}
+
+/* Of all tensors, on both sides the same; second moments are not negative. */
+static void new_moments(twins *t, dice &r) {
+    for (int i = 0; i < t->s.count; i++) {
+        const size_t n    = (size_t)t->opt[CPU].plan->host_slots[i].n;
+        float       *both = (float *)fresh(8 * n);
+        fill((unsigned char *)both, AMP_F32, 2 * n, r.one_in(4) ? MIXED : NORMAL, r);
+        for (size_t k = n; k < 2 * n; k++) both[k] = fabsf(both[k]);
+        for (int side = CPU; side <= DEV; side++) OK(set_moments(t, side, i, both));
+        free(both);
+    }
+}
+
 static unsigned few(unsigned n) { /* AMP_QUICK=2: for a sanitizer on a GPU */
     return test_state.quick > 1 && n > 8 ? 8 : test_state.quick ? (n + 15) / 16 : n;
 }
@@ -994,6 +1013,36 @@ TEST(fewer_bytes, "law 7: all states, mixed: sizes x types x any setup") {
             if (x->model && !x->keep_fp32) x->model_type = base.desc.dtype;
         }
         i += run(&base, r);
+    }
+}
+
+TEST(moments_handed, "law 7: amp_optimizer_set_moments, with desc.first_step and between steps: moments of fp32 and bf16, the "
+                     "bytes of the CPU's, and of its steps after that; forgotten, they are missed on a device, too") {
+    dice r(42);
+    for (unsigned i = 0; i < few(100);) {
+        twins    *t    = &pair;
+        const int kind = i % 2 ? ADAMW + (int)(i / 2 % 5) : ADAMW;
+        base                    = any_setup(kind, r);
+        base.desc.scaler.preset = AMP_PRESET_DEFAULT, base.desc.scaler.disabled = 0;
+        base.desc.first_step    = 5;
+        base.desc.seed          = r.next();
+        any_list(&base, 1 + (int)r.below(6), r);
+        base.tensors[0]      = any_shape(&base.desc, 1 + r.below(3000), AMP_F16, r);
+        base.tensors[0].grad = 1;
+        for (int k = 0; k < base.count; k++) base.tensors[k].storage = r.one_in(2) ? &storages[FP32_BF16] : NULL;
+        if (!start(t, &base, r)) continue;
+        for (int side = CPU; side <= DEV; side++)
+            CHECK_EQ_INT(kind == ADAMW ? amp_optimizer_step(&t->opt[side], 0.1f) : AMP_ERROR_BAD_STATE, AMP_ERROR_BAD_STATE);
+        for (int step = 0; step < 4; step++) {
+            if (step % 2 == 0) new_moments(t, r);
+            compare(t);
+            new_gradients(t, step == 1, r);
+            step_on_cpu(t);
+            step_on_device(t);
+            compare(t);
+        }
+        finish(t);
+        i++, runs++;
     }
 }
 
@@ -1344,29 +1393,30 @@ TEST(shared_scaler, "law 7: two optimizers share a scaler; amp_cuda_scaler_updat
 struct rank {
     int          side, listening;
     double       norm2;
-    uint32_t     flags[2];
+    uint32_t     maxima[2];
     rank        *other;
     cudaStream_t stream;
 };
 
 /* First every rank says what it found, and stops there; then each joins what the other said. */
-static amp_result meet(void *user, double *norm2, size_t count, uint32_t *flags) {
+static amp_result meet(void *user, double *norm2, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     rank *k = (rank *)user;
-    CHECK_EQ_U64(count, 1);
+    CHECK_EQ_U64(num_sums, 1);
+    CHECK_EQ_U64(num_maxima, 2);
     if (k->listening && k->side == DEV) {
         CUDA(cudaStreamSynchronize(k->stream));
         download(&k->norm2, norm2, sizeof k->norm2);
-        download(k->flags, flags, sizeof k->flags);
+        download(k->maxima, maxima, sizeof k->maxima);
     } else if (k->listening) {
-        k->norm2    = *norm2;
-        k->flags[0] = flags[0], k->flags[1] = flags[1];
+        k->norm2     = *norm2;
+        k->maxima[0] = maxima[0], k->maxima[1] = maxima[1];
     } else if (k->side == DEV) {
-        launch(user_reduce, 1, 1, k->stream, norm2, flags, k->other->norm2, k->other->flags[0],
-               k->other->flags[1]);
+        launch(user_reduce, 1, 1, k->stream, norm2, maxima, k->other->norm2, k->other->maxima[0],
+               k->other->maxima[1]);
     } else {
         *norm2 += k->other->norm2;
         for (int i = 0; i < 2; i++)
-            flags[i] = k->other->flags[i] > flags[i] ? k->other->flags[i] : flags[i];
+            maxima[i] = k->other->maxima[i] > maxima[i] ? k->other->maxima[i] : maxima[i];
     }
     return k->listening ? AMP_ERROR_BAD_STATE : AMP_OK;
 }
@@ -1390,7 +1440,7 @@ TEST(ranks, "law 7: ranks that are whole agree on other gradients as on the CPU;
                 ranks[k][side].other  = &ranks[1 - k][side];
                 ranks[k][side].stream = base.default_stream ? NULL : main_stream;
                 base.ranks[side].whole  = 1;
-                base.ranks[side].sum_fn = meet;
+                base.ranks[side].reduce_fn = meet;
                 base.ranks[side].user   = &ranks[k][side];
             }
             any_list(&base, 1 + (int)r.below(4), r);
@@ -1455,32 +1505,32 @@ enum { MEETINGS = 1 }; /* of prepare, and of a step */
 struct meeting {
     int      met, at; /* meetings that all have told their numbers; how many this rank was in */
     double   sums[MEETINGS][MOST_SUMS];
-    uint32_t flags[MEETINGS][2];
+    uint32_t maxima[MEETINGS][2];
 };
 struct party {
     meeting *at;
     bool     device;
 };
-static amp_result meet_all(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result meet_all(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     const party *p = (const party *)user;
     meeting     *m = p->at;
     const int    k = m->at++;
     const bool   listening = k == m->met;
     double       mine[MOST_SUMS];
     uint32_t     two[2];
-    CHECK(count <= MOST_SUMS && k <= m->met && k < MEETINGS);
+    CHECK(num_sums <= MOST_SUMS && num_maxima == 2 && k <= m->met && k < MEETINGS);
     if (p->device) {
         CUDA(cudaStreamSynchronize(main_stream));
-        if (listening) download(mine, sums, count * sizeof *sums), download(two, flags, 8);
-        else upload(sums, m->sums[k], count * sizeof *sums), upload(flags, m->flags[k], 8);
+        if (listening) download(mine, sums, num_sums * sizeof *sums), download(two, maxima, 8);
+        else upload(sums, m->sums[k], num_sums * sizeof *sums), upload(maxima, m->maxima[k], 8);
     } else if (listening) {
-        memcpy(mine, sums, count * sizeof *sums), memcpy(two, flags, 8);
+        memcpy(mine, sums, num_sums * sizeof *sums), memcpy(two, maxima, 8);
     } else {
-        memcpy(sums, m->sums[k], count * sizeof *sums), memcpy(flags, m->flags[k], 8);
+        memcpy(sums, m->sums[k], num_sums * sizeof *sums), memcpy(maxima, m->maxima[k], 8);
     }
-    for (size_t i = 0; listening && i < count; i++) m->sums[k][i] += mine[i];
+    for (size_t i = 0; listening && i < num_sums; i++) m->sums[k][i] += mine[i];
     for (int i = 0; listening && i < 2; i++)
-        m->flags[k][i] = two[i] > m->flags[k][i] ? two[i] : m->flags[k][i];
+        m->maxima[k][i] = two[i] > m->maxima[k][i] ? two[i] : m->maxima[k][i];
     return listening ? AMP_ERROR_BAD_STATE : AMP_OK;
 }
 
@@ -1617,7 +1667,7 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
     in_grids(0, 0);
 }
 
-static amp_result meet_nobody(void *, double *, size_t, uint32_t *) { return AMP_OK; }
+static amp_result meet_nobody(void *, double *, size_t, uint32_t *, size_t) { return AMP_OK; }
 
 TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for nothing, and a graph "
                         "replays it: a launch for all parts, and three") {
@@ -2084,11 +2134,14 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
         base              = any_setup(kind, r);
         base.desc.scaler  = amp_scaler_desc();
         base.path = PLAIN, base.default_stream = 0, base.count = 1;
-        base.tensors[0] = any_shape(&base.desc, 1000, AMP_F16, r);
+        base.tensors[0] = any_shape(&base.desc, kind % 2 ? 1 : 1000, AMP_F16, r);
         base.tensors[0].grad = base.tensors[0].weight = 1;
+        base.desc.first_step = kind == ADAMW ? 3 : 0;
         CHECK(start(t, &base, r));
+        new_moments(t, r);
         amp_optimizer     *opt = &t->opt[DEV];
         amp_optimizer_desc d   = opt->desc;
+        static float       zeros[2000];
         char               why[AMP_PROBLEM_SIZE];
         d.backend              = &t->backend;
         d.problem              = why;
@@ -2104,6 +2157,7 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
         CHECK_EQ_INT(amp_optimizer_load(opt, read_tape, f), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_INT(amp_optimizer_save(opt, write_tape, &tapes[DEV]), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_INT(amp_optimizer_rebind(opt, 0, x.weight, NULL), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(set_moments(t, DEV, 0, zeros), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_F32(amp_optimizer_loss_scale(opt), 0.0f);
         if (kind == OWN) { /* the graph keeps its check and unscale; the step is not open */
             CHECK(!amp_optimizer_begin_step(opt));
@@ -3894,7 +3948,7 @@ TEST(traffic_of_atomics, "3000 small tensors: A has no atomic operation on any o
 /* ------------------------------------------------------------------------------ faults */
 
 enum operation {
-    PREPARE, FUSED, REDUCED, BEGIN, END, STATUS, STATS, LOSS_SCALE, SAVE, LOAD, REBIND, SET_LR,
+    PREPARE, FUSED, REDUCED, BEGIN, END, STATUS, STATS, LOSS_SCALE, SAVE, LOAD, MOMENTS, REBIND, SET_LR,
     CHECK_, UNSCALE, NUM_OPERATIONS
 };
 
@@ -3904,6 +3958,7 @@ static amp_result attempt(twins *t, int operation) {
     amp_status       status;
     amp_grad_stats        stats;
     bool             goes;
+    static float     moments[600];
     switch (operation) {
     case PREPARE: return prepare_scaled(opt);
     case FUSED:
@@ -3919,6 +3974,9 @@ static amp_result attempt(twins *t, int operation) {
         return AMP_ERROR_CUDA;
     case SAVE: return amp_optimizer_save(opt, write_tape, &(tapes[DEV].size = 0, tapes[DEV]));
     case LOAD: return amp_optimizer_load(opt, read_tape, &(tapes[CPU].place = 0, tapes[CPU]));
+    case MOMENTS: /* as they are */
+        OK(amp_optimizer_moments(&t->opt[CPU], 0, moments, moments + x.n));
+        return set_moments(t, DEV, 0, moments);
     case REBIND: return amp_optimizer_rebind(opt, 0, x.weight, x.grad);
     case SET_LR: return amp_optimizer_set_lr(opt, t->lr);
     case CHECK_: return amp_optimizer_check(opt);
@@ -3926,7 +3984,7 @@ static amp_result attempt(twins *t, int operation) {
     }
 }
 
-static amp_result alone(void *, double *, size_t, uint32_t *) { return AMP_OK; } /* one rank */
+static amp_result alone(void *, double *, size_t, uint32_t *, size_t) { return AMP_OK; } /* one rank */
 
 /* Call number n of an operation fails. False: it has not so many. */
 static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
@@ -3946,7 +4004,7 @@ static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
        pageable memory by then, which the emulator has only if it does not put work off. */
     if (waits) base.async = 0;
     if (operation == REDUCED)
-        for (amp_ranks &ranks : base.ranks) ranks.whole = 1, ranks.sum_fn = alone;
+        for (amp_ranks &ranks : base.ranks) ranks.whole = 1, ranks.reduce_fn = alone;
     base.count = 2;
     for (int i = 0; i < 2; i++) {
         base.tensors[i]      = any_shape(&base.desc, i ? 20000 : 300, AMP_F16, r);
@@ -4011,7 +4069,7 @@ static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
 
 TEST(faults, "each CUDA call of each operation fails once: it is told, nothing leaks, and a retry "
              "(of a step, after a load) has the right bits") {
-    static const unsigned least[NUM_OPERATIONS] = {12, 2, 3, 4, 1, 6, 3, 3, 10, 10, 1, 1, 1, 1};
+    static const unsigned least[NUM_OPERATIONS] = {12, 2, 3, 4, 1, 6, 3, 3, 10, 10, 9, 1, 1, 1, 1};
     const cudaError_t     errors[] = {cudaErrorUnknown, cudaErrorMemoryAllocation};
     dice                  r(27);
     for (int operation = 0; operation < NUM_OPERATIONS; operation++)
@@ -4233,6 +4291,7 @@ int main(int argc, char **argv) {
     RUN(lists);
     RUN(flat);
     RUN(fewer_bytes);
+    RUN(moments_handed);
     RUN(group_exponents);
     RUN(moments_at_ends);
     RUN(large_masters);

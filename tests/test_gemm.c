@@ -966,6 +966,21 @@ TEST(workspace, "manual: a smaller product never needs a larger workspace, whate
     CHECK(amp_gemm_workspace(SIZE_MAX, SIZE_MAX, SIZE_MAX) < (size_t)1 << 30);
 }
 
+TEST(layout, "contract: every engine's strip, panel and sums have room in the workspace, and on the stack") {
+    static const size_t sizes[] = {1, 17, 32, 33, 250, 1025, 9000};
+    size_t              engine, k, room;
+    int                 i, kind;
+    for (engine = 0; white_gemm_room(engine, 1, 1, 1, AMP_F32, 1, 0); engine++)
+        for (i = 0; i < 49; i++)
+            for (k = 1; k < 5000; k += k / 3 + 1)
+                for (kind = 0; kind < 6; kind++) {
+                    room = white_gemm_room(engine, sizes[i / 7], sizes[i % 7], k,
+                                           kind % 3 == 1 ? AMP_F16 : kind % 3 ? AMP_BF16 : AMP_F32, kind / 3, 0);
+                    CHECK(room < SIZE_MAX);
+                }
+    CHECK(engine >= 2);
+}
+
 TEST(nothing_to_read, "law 11: batches of n = 0 with packed strides are ordinary; what alpha 0 does "
                       "not read may be NULL") {
     float c[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
@@ -1279,6 +1294,7 @@ int main(int argc, char **argv) {
     RUN(gemm_bias);
     RUN(heads);
     RUN(workspace);
+    RUN(layout);
     RUN(nothing_to_read);
     RUN(overlap);
     RUN(alpha);

@@ -171,22 +171,22 @@ static struct {
     pthread_cond_t  changed;
     int             arrived, left, meetings, fails;
     double          sums[MAX_T + MAX_RANKS + 8], total[MAX_T + MAX_RANKS + 8];
-    uint32_t        flags[2], most[2];
+    uint32_t        maxima[2], most[2];
 } crew = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, {0}, {0}, {0}, {0}};
 
-static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result meet(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     size_t i;
     int    meeting, met, fails;
     (void)user;
-    if (count > sizeof crew.sums / sizeof *crew.sums) return AMP_ERROR_TOO_LARGE;
+    if (num_sums > sizeof crew.sums / sizeof *crew.sums || num_maxima != 2) return AMP_ERROR_TOO_LARGE;
     pthread_mutex_lock(&crew.lock);
     meeting = crew.meetings;
-    for (i = 0; i < count; i++) crew.sums[i] = (crew.arrived ? crew.sums[i] : 0.0) + sums[i];
-    for (i = 0; i < 2; i++)
-        crew.flags[i] = crew.arrived && crew.flags[i] > flags[i] ? crew.flags[i] : flags[i];
+    for (i = 0; i < num_sums; i++) crew.sums[i] = (crew.arrived ? crew.sums[i] : 0.0) + sums[i];
+    for (i = 0; i < num_maxima; i++)
+        crew.maxima[i] = crew.arrived && crew.maxima[i] > maxima[i] ? crew.maxima[i] : maxima[i];
     if (++crew.arrived == w.ranks) {
         memcpy(crew.total, crew.sums, sizeof crew.total);
-        memcpy(crew.most, crew.flags, sizeof crew.most);
+        memcpy(crew.most, crew.maxima, sizeof crew.most);
         crew.fails   = fires(REDUCTION);
         crew.arrived = 0;
         crew.meetings++;
@@ -195,24 +195,24 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
     while (crew.meetings == meeting && !crew.left) pthread_cond_wait(&crew.changed, &crew.lock);
     met      = crew.meetings != meeting;
     fails    = crew.fails;
-    if (met) memcpy(sums, crew.total, count * sizeof *sums);
-    if (met) memcpy(flags, crew.most, sizeof crew.most);
+    if (met) memcpy(sums, crew.total, num_sums * sizeof *sums);
+    if (met) memcpy(maxima, crew.most, sizeof crew.most);
     pthread_mutex_unlock(&crew.lock);
     return fails ? AMP_ERROR_CUBLAS : met ? AMP_OK : AMP_ERROR_CUDA;
 }
 #else
-static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
-    return user && sums && count && flags && fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
+static amp_result meet(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
+    return user && sums && num_sums && maxima && num_maxima && fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
 }
 #endif
 
 /* One rank that has all, of others that have their own tensors. */
-static amp_result meet_others(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result meet_others(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     const f64 all = add64(bits64(*sums), w.m.more_norm2);
     (void)user;
-    if (count != 1) return AMP_ERROR_TOO_LARGE;
+    if (num_sums != 1 || num_maxima != 2) return AMP_ERROR_TOO_LARGE;
     memcpy(sums, &all, sizeof all);
-    if (w.m.more_flag) flags[0] = w.m.more_flag;
+    if (w.m.more_flag) maxima[0] = w.m.more_flag;
     return fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
 }
 
@@ -220,7 +220,7 @@ static amp_result meet_others(void *user, double *sums, size_t count, uint32_t *
 
 typedef enum operation {
     INIT, ADD, FLAT, PREPARE, CHECK, BEGIN, UNSCALE, END, STEP, GRAPH, SET_LR, REBIND, REBIND_ALL,
-    REFRESH, CARRY, SAVE, LOAD, SAVE_FILE, LOAD_FILE, ACCUMULATE
+    REFRESH, MOMENTS, CARRY, SAVE, LOAD, SAVE_FILE, LOAD_FILE, ACCUMULATE
 } operation;
 
 static struct {
@@ -232,6 +232,7 @@ static struct {
     const char        *path;
     float             *weights[MAX_RANKS + 1][MAX_T];
     void              *grads[MAX_RANKS + 1][MAX_T], *sent[MAX_RANKS + 1];
+    const float       *moments[MAX_RANKS + 1][2];
 } job;
 
 /* What is each one's own in a desc. The last body is the twin. */
@@ -270,6 +271,7 @@ static amp_result perform(operation op, body *b) {
         return amp_optimizer_rebind_all(opt, job.all_weights ? job.weights[k] : NULL,
                                         job.all_grads ? job.grads[k] : NULL);
     case REFRESH: return amp_optimizer_refresh(opt);
+    case MOMENTS: return amp_optimizer_set_moments(opt, job.index, job.moments[k][0], job.moments[k][1]);
     case CARRY: return amp_optimizer_carry(opt, job.rate);
     case SAVE: job.file->size = 0; return amp_optimizer_save(opt, write_bytes, job.file);
     case LOAD: job.file->at = 0; return amp_optimizer_load(opt, read_bytes, job.file);
@@ -374,7 +376,7 @@ static void fails(operation op) {
                 stop("what was saved loads");
             if (r < w.ranks) sent_again(r);
             w.m.seen_updates = 0;
-            w.m.carries      = 1;
+            w.m.carries = w.m.begun = 1;
             w.version += r == 0;
             m_refresh(&w.m);
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
@@ -718,7 +720,7 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
     if (chance(20) && d->dtype != AMP_BF16) d->dtype = (amp_dtype)below(3);
     if (chance(30)) d->report = d->report ? NULL : report;
     report->every    = (int)below(3);
-    ranks->sum_fn    = ranks->whole ? meet_others : meet;
+    ranks->reduce_fn    = ranks->whole ? meet_others : meet;
     d->beta1         = betas[below(3)];
     d->beta2         = betas[below(4)];
     d->eps           = one_in(3) ? 0.001 : 0.0;
@@ -876,9 +878,6 @@ static amp_result may_add(const amp_tensor *t, int flat) {
     if (t->n && !t->weight && !t->model) return AMP_ERROR_INVALID_ARGUMENT;
     if (m_bad_rate(t->lr_scale) || m_bad_rate(t->weight_decay)) return AMP_ERROR_INVALID_CONFIG;
     if (t->keep_fp32 && t->model && t->model_type != AMP_F32) return AMP_ERROR_INVALID_CONFIG;
-    if (t->moment1 && !(t->grad || t->grad_later)) return AMP_ERROR_UNSUPPORTED;
-    if (t->moment1 && !m->moments) return AMP_ERROR_UNSUPPORTED;
-    if (t->moment1 && m->moments == 2) return AMP_ERROR_INVALID_CONFIG;
     if (t->rows && (flat || own || m->ranks || (m->kind == (int)AMP_KIND_SGD && m->moments)))
         return AMP_ERROR_UNSUPPORTED;
     if (t->rows && (!t->rows->row_length || t->n % t->rows->row_length || !t->rows->max_rows))
@@ -886,7 +885,7 @@ static amp_result may_add(const amp_tensor *t, int flat) {
     if (low && own) return AMP_ERROR_UNSUPPORTED;
     if (s.master == AMP_FORMAT_SPLIT && type != (int)AMP_BF16) return AMP_ERROR_INVALID_CONFIG;
     if (s.master != AMP_FORMAT_F32 && type == (int)AMP_F32) return AMP_ERROR_INVALID_CONFIG;
-    if (s.moments == AMP_FORMAT_8BIT && (t->moment1 || (t->rows && t->rows->row_length % 32)))
+    if (s.moments == AMP_FORMAT_8BIT && t->rows && t->rows->row_length % 32)
         return AMP_ERROR_UNSUPPORTED;
     return AMP_OK;
 }
@@ -894,13 +893,12 @@ static amp_result may_add(const amp_tensor *t, int flat) {
 /* One thing that is wrong with a tensor. */
 static void spoil_tensor(amp_tensor *t, amp_rows *rows) {
     f32 nan = 0x7fc00000;
-    switch (below(7)) {
+    switch (below(6)) {
     case 0: t->grad_type = (amp_dtype)7; break;
     case 1: t->weight = NULL, t->model = NULL, t->n = 3, t->rows = NULL; break;
     case 2: memcpy(&t->lr_scale, &nan, 4); break;
     case 3: t->weight_decay = -1.0f; break;
     case 4: t->model = t, t->model_type = AMP_F16, t->keep_fp32 = 1; break;
-    case 5: t->moment1 = w.m.moments == 1 ? NULL : (float *)(void *)t; break;
     default: t->rows = rows, rows->row_length = 2, rows->max_rows = 0; t->n = 4;
     }
 }
@@ -1239,10 +1237,15 @@ static float some_rate(int illegal) {
 }
 static void call_step(int illegal) {
     amp_result expected;
+    char       without[16];
+    snprintf(without, sizeof without, "tensor %d", m_without_moments(&w.m));
     job.rate = some_rate(illegal);
     say("step %08x", bits32(job.rate));
     attempt(STEP);
     expected = m_step(&w.m, scaler_of(), &job.rate);
+    if (expected == AMP_ERROR_BAD_STATE && m_without_moments(&w.m) >= 0 && m_can_step(&w.m, 1) == AMP_OK &&
+        strncmp(w.bodies[0].problem, without, strlen(without)) != 0)
+        stop("moments of %s were not set, but its message is \"%s\"", without, w.bodies[0].problem);
     w.version += expect(STEP, expected) == AMP_OK;
 }
 static void call_graph(void) {
@@ -1257,6 +1260,38 @@ static void call_set_lr(int illegal) {
     say("set_lr %08x", bits32(job.rate));
     attempt(SET_LR);
     if (expect(SET_LR, expected) == AMP_OK) w.m.lr = bits32(job.rate), w.m.has_lr = 1;
+}
+
+/* Moments of tensor i, which need not be there; of a rank its range. A NULL that is illegal is so for all ranks. */
+static void call_moments(int i, int illegal) {
+    static f32 values[2][MAX_E];
+    const int  there = i >= 0 && i < w.m.num, n = there ? w.m.t[i].n : 1;
+    int        has = there ? w.m.t[i].learns * w.m.moments : 0, r, k, j;
+    if (illegal && (w.ranks == 1 || one_in(2))) has = w.ranks > 1 ? 2 : (int)below(3);
+    for (k = 0; k < 2; k++)
+        for (j = 0; j < n; j++) {
+            values[k][j] = any_number(one_in(10) ? (int)below(5) : 0);
+            if (k && !one_in(30)) values[k][j] &= SIGN_LESS;
+        }
+    for (r = 0; r < w.ranks + w.two; r++) {
+        size_t first = 0, part = (size_t)n;
+        if (r < w.ranks && there && w.m.prepared) amp_optimizer_range(&w.bodies[r].opt, i, &first, &part);
+        for (k = 0; k < 2; k++) {
+            float *x = k < has && (part || illegal || one_in(2)) ? (float *)array_of(part, 4, (int)(w.shape >> 6 & 1)) : NULL;
+            for (j = 0; j < (int)part && x; j++) put_value(x, AMP_F32, j, values[k][first + (size_t)j]);
+            job.moments[r][k] = x;
+        }
+    }
+    job.index = i;
+    say("moments of %d, %d of them", i, has);
+    attempt(MOMENTS);
+    (void)expect(MOMENTS, m_set_moments(&w.m, i, has > 0 ? values[0] : NULL, has > 1 ? values[1] : NULL));
+}
+
+/* Of all tensors. */
+static void call_all_moments(void) {
+    int i;
+    for (i = 0; i < w.m.num; i++) call_moments(i, 0);
 }
 
 /* Tensors move, or get a gradient (1), or lose it for a while (2). A weight that moves may have
@@ -1665,10 +1700,10 @@ typedef enum kind {
     DO_INIT, DO_FREE, DO_ADD, DO_FLAT, DO_PREPARE, DO_ASK, DO_GRADS, DO_STEP, DO_CHECK, DO_BEGIN,
     DO_UNSCALE, DO_END, DO_FUSED, DO_GRAPH, DO_SET_LR, DO_REBIND, DO_REBIND_ALL, DO_MASTERS,
     DO_REFRESH, DO_CARRY, DO_SAVE, DO_LOAD, DO_AGAIN, DO_DAMAGE, DO_SCALER, DO_ACCUMULATE,
-    DO_BRING, DO_SESSION, KINDS
+    DO_BRING, DO_SESSION, DO_MOMENTS, KINDS
 } kind;
 static const unsigned char shares[KINDS] = {1, 1, 2, 1, 2, 3, 6, 40, 2, 2, 2, 3, 3,
-                                            3, 2, 4, 3, 2, 3, 3, 4,  5, 5, 2, 5, 2, 3, 5};
+                                            3, 2, 4, 3, 2, 3, 3, 4,  5, 5, 2, 5, 2, 3, 5, 3};
 
 typedef struct sequence {
     uint64_t seed;
@@ -1712,6 +1747,7 @@ static void do_step(void) {
         call_grads(how, one_in(3));
     }
     if (w.m.kind != (int)AMP_KIND_OWN) {
+        if (m_without_moments(&w.m) >= 0 && !one_in(4)) call_all_moments();
         call_step(0);
     } else {
         call_begin(1);
@@ -1759,7 +1795,7 @@ static void do_again(void) {
     observe();
     for (i = 0; i < num; i++)
         same &= w.m.t[i].has_grad == (w.given[i].grad || (w.m.ranks && w.m.t[i].learns));
-    if (same && one_in(2)) {
+    if (same && (w.m.begun || w.m.moments < 2) && one_in(2)) { /* or the twin would lack what the file brings */
         again_alone(slot);
         return;
     }
@@ -1808,6 +1844,10 @@ static void do_call(kind what) {
     case DO_ACCUMULATE: call_accumulate((int)below((unsigned)w.m.num + 1), 0); break;
     case DO_BRING: do_bring(slot); break;
     case DO_SESSION: do_session(); break;
+    case DO_MOMENTS:
+        if (one_in(3)) call_all_moments();
+        else call_moments((int)below((unsigned)w.m.num + 2) - 1, one_in(4));
+        break;
     case KINDS: break;
     }
 }

@@ -14,8 +14,8 @@ sanitized-*) config=sanitize amp=model-sanitize flags='-O1 -fsanitize=address,un
 esac
 case $name in pairs) name=avx512_bf16 ;; esac
 if quick; then AMP_QUICK=2; fi
-quick || case $suite in # in make check o2 has all sizes; sanitizers take ten times as long
-tier-*) AMP_QUICK=1 ;;
+quick || case $suite in # in make check o2 has all sizes; sanitizers and the model of BFMMLA take ten times as long
+tier-* | model-neon_bf16) AMP_QUICK=1 ;;
 sanitized-*) AMP_QUICK=2 ;;
 esac
 cc=${CC:-cc} object=$OBJECTS/$amp/amp.o

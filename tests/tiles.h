@@ -373,15 +373,6 @@ TILES_FN tiles_words ampi_permute_pairs(tiles_words order, tiles_words x) { /* V
 TILES_FN tiles_words ampi_uppers_pairs(tiles_words order, tiles_words x) { /* of words; lower ones: 0 */
     return ampi_permute_pairs(order, x) & 0xffff0000u;
 }
-TILES_FN tiles_floats tiles_zip(tiles_floats x, tiles_floats y, int from) { /* lanes of eight shorts */
-    const tiles_pairs u = (tiles_pairs)x, v = (tiles_pairs)y;
-    tiles_pairs       r;
-    int               i;
-    for (i = 0; i < 32; i++) r[i] = (i % 2 ? v : u)[i / 8 * 8 + from + i % 8 / 2];
-    return (tiles_floats)r;
-}
-TILES_FN tiles_floats ampi_low_pairs(tiles_floats x, tiles_floats y) { return tiles_zip(x, y, 0); }
-TILES_FN tiles_floats ampi_high_pairs(tiles_floats x, tiles_floats y) { return tiles_zip(x, y, 4); }
 TILES_FN tiles_floats ampi_lanes_pairs(const char *x, size_t step) {
     tiles_floats r;
     int          i;

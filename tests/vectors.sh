@@ -48,6 +48,20 @@ sys.exit(not (a == b and len(same) == 12 and all(same)))' "$out/set"
 else
     skip run.c "$cc not found"
 fi
+have "$python" && for release in 0.6 0.7; do
+    try "state.py reads the files of $release.0 as those of today, a set as the file of one, and masters as that release told them" \
+        "$python" -c '
+import sys
+sys.path.insert(0, "tests/vectors")
+import state
+path, names = "tests/vectors/state/%s/", "adamw sgd lion 24bit report own".split()
+ours, theirs = ([state.load(path % release + name + ".state") for name in names] for release in ("0.7", sys.argv[1]))
+set_of = state.load(path % sys.argv[1] + "set")
+told = open(path % sys.argv[1] + "values.txt").read().split("adamw, three")[0].split("\nmaster")[1:]
+bits = [[int(x, 16) for x in text.split("\n")[0].split()] for text in told]
+masters = [[int.from_bytes(x, "little") for x in zip(*[iter(t["master"].tobytes())] * 4)] for t in theirs[0][1]]
+sys.exit(not (ours == theirs and set_of == theirs[0] and len(bits) == 3 and masters == bits))' $release
+done
 if have "$python"; then results "$python" tests/vectors/schema.py
 else skip schema.py "$python not found"
 fi

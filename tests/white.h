@@ -30,7 +30,8 @@ int white_gemm_shares(const amp_gemm_args *g, size_t team);
 
 /* Bytes of workspace that an engine wants, numbered (0: there is none of that number; the first two
    are the best tier's), for operands that count as a type, lie along k or not, and C's first block
-   of so many columns less. */
+   of so many columns less. SIZE_MAX if strip, panel or sums have too little of it, there or on the
+   stack. */
 size_t white_gemm_room(size_t engine, size_t m, size_t n, size_t k, amp_dtype as, int along,
                        size_t lead);
 

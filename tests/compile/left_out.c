@@ -43,17 +43,18 @@ static void expect(int there, amp_result result, const char *macro, const char *
 /* Two ranks of one process, one behind the other: there is nobody to meet, and tables are the same. In prepare both
    are there, each with the hash of its number; in a save the second adds its file's sum to the first one's. */
 static int meetings;
-static amp_result alone(void *user, double *sums, size_t count, uint32_t *flags) {
+static amp_result alone(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     static double brought[2];
     double        other[2] = {0.0, 0.0};
     size_t        i;
-    (void)flags;
+    (void)maxima;
+    (void)num_maxima;
 #if RANKS
     if (meetings == 0) ampi_split_sum(other, ampi_hash(1, 1u - (unsigned)((const amp_ranks *)user)->rank));
 #else
     (void)user;
 #endif
-    for (i = 0; i < count && count == 2; i++) sums[i] = meetings ? brought[i] += sums[i] : sums[i] + other[i];
+    for (i = 0; i < num_sums && num_sums == 2; i++) sums[i] = meetings ? brought[i] += sums[i] : sums[i] + other[i];
     meetings++;
     return AMP_OK;
 }
@@ -69,11 +70,22 @@ static amp_result start(amp_optimizer *opt) {
     return result;
 }
 
+static bool read_some(void *file, void *data, size_t num_bytes) { return fread(data, 1, num_bytes, (FILE *)file) == num_bytes; }
+
+/* By a function that reads. */
+static amp_result load_by(amp_optimizer *opt, const char *path) {
+    FILE      *file   = fopen(path, "rb");
+    amp_result result = file ? amp_optimizer_load(opt, read_some, file) : AMP_ERROR_NOT_FOUND;
+    if (file) fclose(file);
+    return result;
+}
+
 static void load(const char *path, int there, const char *macro) {
     amp_optimizer opt;
     memset(&opt, 0, sizeof opt);
     expect(1, start(&opt), "", "a desc with nothing");
     expect(there, amp_optimizer_load_file(&opt, path), macro, path);
+    if (!there) expect(0, load_by(&opt, path), macro, path);
     expect(1, amp_optimizer_step(&opt, 1.0f), "", "a step behind it");
     amp_optimizer_free(&opt);
 }
@@ -117,7 +129,7 @@ int main(int argc, char **argv) {
     desc.report = NULL;
 
     desc.ranks   = &ranks;
-    ranks.sum_fn = alone;
+    ranks.reduce_fn = alone;
     ranks.user   = &ranks;
     ranks.whole  = 1;
     expect(RANKS, start(&opt), "AMP_NO_RANKS", "ranks that are whole");
@@ -133,8 +145,8 @@ int main(int argc, char **argv) {
         amp_optimizer_free(&opt);
     }
     desc.ranks = NULL;
-    load(set, RANKS, "AMP_NO_RANKS");
-    load(report, REPORT, "AMP_NO_REPORT");
+    load(set, RANKS, "a set of files needs what AMP_NO_RANKS has left out");
+    load(report, REPORT, "the report in the file needs what AMP_NO_REPORT has left out");
 
     desc.dtype    = AMP_BF16;
     desc.momentum = 0.5;

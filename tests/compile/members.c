@@ -71,7 +71,7 @@ static void control(void) {
     is((double)c.missed_updates, 12);
     is((double)c.skipped_in_a_row, 13);
     is(c.norm2, 14);
-    is(c.flags[1], 15);
+    is(c.maxima[1], 15);
     is(c.arrived, 16);
     is(c.seen[1], 17);
     is((double)c.seen_updates, 18);

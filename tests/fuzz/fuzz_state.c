@@ -6,8 +6,7 @@
        how    bit 0: leave the sums wrong; bit 1: leave the length in the header; bit 2: the loader
               has done steps before; bit 3: instead of edits one byte, a number that is put in the
               place of every word in turn, so that no case must know where in a file a number is
-              (only where the loader is the writer); bit 4: a state of format version 1; bit 5: of
-              version 4, that of 0.6.0
+              (only where the loader is the writer); bit 4: a state of version 4, that of 0.6.0
        edit   what, where (2 bytes), and what it takes (see edit_once) */
 
 #define AMP_IMPLEMENTATION
@@ -231,6 +230,14 @@ static int sums_are_wrong(const state *s) {
     return memcmp(sealed.bytes, s->bytes, s->size) != 0;
 }
 
+/* Is it of a version before 0.6.0, if its header has not changed? */
+static int is_too_old(const state *s) {
+    const uint64_t x = ampi_get_le(s->bytes + 8);
+    return s->size >= AMPI_STATE_HEADER && memcmp(s->bytes, "AMPSTATE", 8) == 0 && x < 1024 &&
+           x % 256 >= 1 && x % 256 <= 3 &&
+           ampi_get_le(s->bytes + 24) == ampi_sum_bytes(0, s->bytes, 24);
+}
+
 /* As amp_optimizer_save, in the format of any version. */
 static void save_version(const machine *m, uint32_t version, state *s) {
     static unsigned char bytes[AMPI_STATE_BLOCK];
@@ -256,7 +263,7 @@ static void save_version(const machine *m, uint32_t version, state *s) {
     state_write(s, ends, 8);
 }
 
-static state saved[NUM_SETUPS], saved_1[NUM_SETUPS], saved_4[NUM_SETUPS];
+static state saved[NUM_SETUPS], saved_4[NUM_SETUPS];
 
 /* The states are made once; what seal says of them must be what amp.h says. */
 static void make_states(void) {
@@ -271,7 +278,6 @@ static void make_states(void) {
         save(&m, &saved[i]);
         save_version(&m, AMPI_STATE_VERSION, &sealed);
         PROPERTY(memcmp(&sealed, &saved[i], sizeof sealed) == 0, "save_version knows the format");
-        save_version(&m, 1, &saved_1[i]);
         save_version(&m, 4, &saved_4[i]);
         amp_optimizer_free(&m.opt);
         sealed = saved[i];
@@ -474,6 +480,8 @@ static void check_load(const setup *loader, const setup *writer, unsigned how, s
     PROPERTY(memchr(problem, '\0', sizeof problem), "a problem is told in a text that ends");
     PROPERTY(strcmp(amp_result_string(result), amp_result_string((amp_result)12345)) != 0,
              "the result is one that amp_result_string knows");
+    PROPERTY((result == AMP_ERROR_UNSUPPORTED) == is_too_old(file),
+             "a file before 0.6.0, and no other, is AMP_ERROR_UNSUPPORTED");
     if (sums_are_wrong(file)) PROPERTY(result != AMP_OK, "a file whose sums are wrong is refused");
     if (!is_edited && loader == writer)
         PROPERTY_OF(result == AMP_OK, "an optimizer loads its own state",
@@ -506,7 +514,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t         word;
     int            edits;
     make_states();
-    file = (how & 16u ? saved_1 : how & 32u ? saved_4 : saved)[writer - setups];
+    file = (how & 16u ? saved_4 : saved)[writer - setups];
     for (edits = 0; b.at < b.end && edits < 32; edits++) edit_once(&file, &b);
     if (!sweeps) {
         if (edits && !(how & 1u)) seal(&file, !(how & 2u));

@@ -12,27 +12,27 @@ enum { RANKS = 3, TENSORS = 4, MOST = 70000 };
 static const size_t      sizes[TENSORS] = {40000, 5, 16384, MOST};
 static pthread_barrier_t barrier;
 static double            all_sums[64];
-static uint32_t          all_flags[2];
+static uint32_t          all_maxima[2];
 static pthread_mutex_t   lock = PTHREAD_MUTEX_INITIALIZER;
 static const char       *path;
 
-/* Sums, and the largest of flags, of all ranks. */
-static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
+/* Sums and maxima of all ranks. */
+static amp_result meet(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     size_t i;
     (void)user;
-    if (count > 64) return AMP_ERROR_TOO_LARGE;
+    if (num_sums > 64 || num_maxima > 2) return AMP_ERROR_TOO_LARGE;
     if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
         memset(all_sums, 0, sizeof all_sums);
-        memset(all_flags, 0, sizeof all_flags);
+        memset(all_maxima, 0, sizeof all_maxima);
     }
     pthread_barrier_wait(&barrier);
     pthread_mutex_lock(&lock);
-    for (i = 0; i < count; i++) all_sums[i] += sums[i];
-    for (i = 0; i < 2; i++) all_flags[i] = flags[i] > all_flags[i] ? flags[i] : all_flags[i];
+    for (i = 0; i < num_sums; i++) all_sums[i] += sums[i];
+    for (i = 0; i < num_maxima; i++) all_maxima[i] = maxima[i] > all_maxima[i] ? maxima[i] : all_maxima[i];
     pthread_mutex_unlock(&lock);
     pthread_barrier_wait(&barrier);
-    memcpy(sums, all_sums, count * sizeof *sums);
-    memcpy(flags, all_flags, sizeof all_flags);
+    memcpy(sums, all_sums, num_sums * sizeof *sums);
+    memcpy(maxima, all_maxima, num_maxima * sizeof *maxima);
     return AMP_OK;
 }
 
@@ -56,7 +56,7 @@ static void *run(void *which) {
     d.seed       = 5;
     ranks.rank   = rank;
     ranks.count  = RANKS;
-    ranks.sum_fn = meet;
+    ranks.reduce_fn = meet;
     if (rank >= 0) d.ranks = &ranks;
     result = amp_optimizer_init(&opt, &d);
     for (k = 0; k < TENSORS && result == AMP_OK; k++) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """refusals.py PROGRAM DIR - do amp.h (PROGRAM is load_state.c) and state.py refuse the same files? state/fp32.state with numbers
-changed, one or a few at a time, and then right sums; padding, versions, flags, bytes behind the end. Files go to DIR."""
+changed, one or a few at a time, and then right sums; padding, versions, flags, bytes behind the end. Of a file before 0.6.0 both
+say so, in the same words. Files go to DIR."""
 import os, pathlib, random, struct, subprocess, sys
 import state
 
@@ -53,10 +54,13 @@ def files():
     yield 'bad: eight bytes more', whole + bytes(8)
     yield 'bad: a byte more', whole + b'1'
     yield 'bad: a byte less', whole[:-1]
-    for version in (0, 3, 7, 257, 513, 769, 6 + (2 << 32), 6 + (16 << 32), 1 + (4 << 32), 1024 + 2):
+    for version in (0, 7, 256, 512, 6 + (2 << 32), 6 + (16 << 32), 1 + (4 << 32), 1024 + 2):
         yield 'bad: version %d' % version, sealed(body, struct.pack('<8sQQ', b'AMPSTATE', version, len(body)))
+    for version in (1, 2, 3, 258, 514, 770, 259, 515):
+        yield 'old: version %d' % version, sealed(body, struct.pack('<8sQQ', b'AMPSTATE', version, len(body)))
 
 def ours(path):
+    ours.why = ''
     try:
         state.load(path)
         return True
@@ -76,7 +80,8 @@ def main(program, folder):
     for path, line, (name, _) in zip(paths, lines, cases, strict=True):
         result, mine = int(line.split()[0]), ours(path)
         taken += mine
-        if (result == 0) != mine or (mine and name.startswith('bad')):
+        told = line == '4 ' + state.TOO_OLD and str(ours.why).endswith(state.TOO_OLD)  # AMP_ERROR_UNSUPPORTED
+        if (result == 0) != mine or (mine and name.startswith('bad')) or told != name.startswith('old'):
             differ += 1
             differ < 9 and print('FAIL %s: amp.h: %s; state.py: %s' % (name, line, 'taken' if mine else ours.why))
     fails = differ or not 500 < taken < len(cases) - 500

@@ -4,6 +4,7 @@ moments of each tensor as OUT.npz: NAME.master, NAME.m, NAME.v (that alone needs
 import array, struct, sys
 
 SHARD, SET, REPORT, SEED, HISTORY, CHUNK, GROUP = 1, 2, 4, 8, 256, 16384, 32
+TOO_OLD = 'the file is of an amp.h before 0.6.0: load it with amp.h 0.7.0, and save it anew'
 KINDS, MOMENTS, MASTERS = ['own', 'adamw', 'sgd', 'lion'], ['fp32', 'bf16', '8bit'], ['fp32', '24bit', '24bit', 'sr', 'sr']
 # The numbers of a body, in their order: i an integer, f a float, d a double.
 NUMBERS = '''scale:f growth_tracker:i found_inf:i checked:i hysteresis_tracker:i stuck:i next_scale:d good:i skipped:i growths:i
@@ -55,7 +56,7 @@ def contradicts(x):
         'gate.inv_scale': inv > INF and not (inv << 1 & 2**32 - 1 > INF << 1 and bits('d', norm) == INF_64 and clip == 0),
         'momentum': x['nesterov'] and x['momentum'] == 0,
         'rules': x['rules'] & ~DISABLED != RULES[preset],
-        'tolerance': x.get('tolerance', 0) > 0 and preset != FAIRSEQ,
+        'tolerance': x['tolerance'] > 0 and preset != FAIRSEQ,
         'backoff_factor': x['backoff_factor'] == 0 and preset not in ONE_FACTOR,
         'min_scale': 0 < x['max_scale'] < x['min_scale'],
         'hysteresis_tracker': x['hysteresis_tracker'] > x['hysteresis'],
@@ -78,8 +79,9 @@ class File:
         check(total == checksum(data[:24]), path + ': the header has changed')
         if self.version != 6:  # of before flags
             bits, self.version = self.version, self.version & 255
-            known = bits < 1024 and not self.flags and self.version in (1, 2, 4, 5) and (self.version > 1 or bits == 1)
-            check(known, path + ': its version is not read here')
+            known = bits < 1024 and not self.flags
+            check(not known or self.version not in (1, 2, 3), path + ': ' + TOO_OLD)
+            check(known and self.version in (4, 5), path + ': its version is not read here')
             self.flags = (bits & 256 and REPORT) | (bits & 512 and SEED) | (self.version == 5 and SHARD)
             self.flags = SET if self.flags == SHARD and size == 24 else self.flags
         check(self.flags < 16 and len(data) == 40 + size, path + ': of a newer amp.h, cut short or longer')
@@ -98,9 +100,6 @@ class File:
         data = self.take(8)
         least, most = LIMITS.get(name, (0, 2**32 - 1 if kind == 'f' else 2**64 - 1))
         here = int.from_bytes(data, 'little')
-        if most == 1 and self.version < 6:  # a flag may be more than 1
-            here = min(here, 1) if here < 2**32 else here
-            data = here.to_bytes(8, 'little')
         zero = name in MINUS_ZERO and here == 1 << (31 if kind == 'f' else 63)
         check(least <= here <= most or zero, 'no run has such a number: %s' % (name or 'a float'))
         return struct.unpack('<' + {'i': 'Q', 'f': 'fxxxx', 'd': 'd'}[kind], data)[0]
@@ -114,9 +113,8 @@ class File:
     def tables(self):
         kind, count = self.number(), self.number()
         self.rank, self.ranks = (self.number(), self.number()) if self.flags & SHARD else (0, 1)
-        there = NUMBERS[:{1: -7, 2: -5}.get(self.version)]  # the last ones are not in versions 1 and 2
         check(kind < len(KINDS), 'a kind that is not read here')
-        numbers, tensors = dict(kind=KINDS[kind], **{x[:-2]: self.number(x[-1], x[:-2]) for x in there}), []
+        numbers, tensors = dict(kind=KINDS[kind], **{x[:-2]: self.number(x[-1], x[:-2]) for x in NUMBERS}), []
         check(not contradicts(numbers), 'a number contradicts others: %s' % contradicts(numbers))
         for _ in range(count):
             n, has = self.number(), self.number()

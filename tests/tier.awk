@@ -1,0 +1,15 @@
+# Of amp.h, preprocessed: what is defined in names that end with _TIER. A definition ends with a ; or a } outside of all
+# braces. Pragmas stay in functions. usage: awk -v tier=avx2 -f tier.awk; status 1: there is nothing
+/^[ \t]*#/ { if (depth && /#pragma/) text = text $0 "\n"; next }
+!NF { next }
+{
+    text = text $0 "\n"
+    gsub(/"([^"\\]|\\.)*"/, "")
+    depth += gsub(/[{]/, "") - gsub(/[}]/, "")
+    if (depth || text !~ /[;}][ \t]*\n$/) next
+    name = text
+    sub(/[{=].*/, "", name)
+    if (name ~ "[a-z0-9]_" tier "[^a-z0-9_]") { print text; found = 1 }
+    text = ""
+}
+END { exit !found }
