@@ -367,16 +367,15 @@ typedef enum amp_result {
     AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
 } amp_result;
 
-/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours. Each call that takes the desc or its
-   optimizer and returns an amp_result writes there: with an error what was wrong (field, value,
-   bounds; tensor; missing call), with AMP_OK an empty text. So does begin_step, and end_step
-   repeats it. The next call erases the text. It must outlive the object; one thread. */
+/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours, which outlive the object. Each call that
+   takes the desc or its optimizer and returns an amp_result writes there: with an error what was
+   wrong (field, value, bounds; tensor; missing call), with AMP_OK an empty text. So does
+   begin_step, and end_step repeats it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A sentence for a result, never NULL; the version that is linked, "0.9.0". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
-enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };
 
 /* --------------------------------------------------------------- >>api  numbers */
 
@@ -475,15 +474,13 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
 /* Check src, and write it multiplied by 1 / scale. dst is another array, of n floats; or src itself
-   (fp32, or bf16, rounded to bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling has
-   saved); or NULL, to check alone. What is inf or NaN stays. Arrays that overlap in part are
-   AMP_ERROR_OVERLAP. When all gradients are done, step if found_inf is 0. */
+   (fp32 or bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling has saved); or NULL, to
+   check alone. Arrays that overlap in part: AMP_ERROR_OVERLAP. After all, step if found_inf is 0. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n);
 
-/* End the iteration, stepped or not: move the scale by the preset's rules, clear found_inf. No
-   other call moves it, so gradients meet the scale of their own backward. AMP_ERROR_BAD_STATE if
-   nothing was checked and found_inf is 0. */
+/* End the iteration, stepped or not: move the scale by the preset's rules (no other call does),
+   clear found_inf. AMP_ERROR_BAD_STATE if nothing was checked and found_inf is 0. */
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
 
 /* Replace the scale between two iterations; growth_tracker stays, stuck is cleared. Errors as in
@@ -553,9 +550,8 @@ typedef struct amp_optimizer_desc {
     amp_scaler_desc    scaler;
     amp_scaler        *shared_scaler; /* or NULL: of several optimizers, in backend memory; call
                                          amp_scaler_update after the steps of all                */
-    double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99; 0 means these, here
-                                         and in eps: for none set 1e-30                          */
-    double eps;                       /* AdamW: 1e-8                                             */
+    double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99; for none set 1e-30 */
+    double eps;                       /* AdamW: 1e-8; likewise                                   */
     double momentum;                  /* SGD: 0                                                  */
     int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
     float  weight_decay;              /* 0                                                       */
@@ -571,7 +567,6 @@ typedef struct amp_optimizer_desc {
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
 
-/* What the last step did. */
 typedef struct amp_status {
     double   norm;         /* global norm of the unscaled gradients (finite elements), unclipped */
     float    clip_factor;  /* 1, or what brings norm down to max_norm                            */
@@ -600,8 +595,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
 /* Tensor i: what forward and backward read (the model copy, or the master if it has none);
    the fp32 master; the fp32 gradient, unscaled and clipped, yours from a begin_step that
-   returned true to end_step. Of a flat array they are contiguous. NULL: before prepare, a bad
-   index, frozen. */
+   returned true to end_step. NULL: before prepare, a bad index, frozen. */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
@@ -631,13 +625,12 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 /* ----------------------------------------------------------------- >>api  state */
 
 /* What decides how training goes on: masters, moments, step count, scaler, learning rate, the
-   numbers of the desc and of tensors. They replace those of the optimizer that loads; it keeps
-   its learning rate if the file has none; its scaler starts afresh if that of the file alone was
-   disabled. Not in the file: gradients, what your own optimizer stores, your data's order; model
-   copies, which are written anew, so dtype may differ. Files since 0.6.0 are read. The format
-   is one on all machines: tests/vectors/state-file.md. A callback moves exactly num_bytes, or
-   returns false. Save refuses what load would refuse (a scale of NaN, a growth_interval of 0):
-   AMP_ERROR_INVALID_CONFIG. */
+   numbers of the desc and of tensors. They replace those of the optimizer that loads (its learning
+   rate stays if the file has none; its scaler starts afresh if only that of the file was disabled).
+   Not in the file: gradients, what your own optimizer stores, your data's order, and model copies,
+   which are written anew, so dtype may differ. Files since 0.6.0 are read; the format is one on all
+   machines (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
+   Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
@@ -650,10 +643,9 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
 /* To and from a file; also _NOT_FOUND, _TRUNCATED; bytes behind the end are _CORRUPT. Saving
-   writes path.new, flushes it, renames it and flushes the directory: path holds the old state or
-   the new one whenever the machine stops (POSIX, Windows). On POSIX a symbolic link is followed,
-   a file keeps its mode, hard links the old state; what is no file is _UNSUPPORTED. A path is
-   shorter than 4096 bytes. */
+   writes path.new, flushes and renames it: path holds the old state or the new one whenever the
+   machine stops (POSIX, Windows). On POSIX a symbolic link is followed, and a file keeps its mode.
+   What is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -705,10 +697,9 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
-/* Stop here, unless you want a step in several calls, batches of products, several ranks,
-   reports or autocast: nothing above needs what follows. What stands above is the promise of 1.0;
-   what follows, and CUDA until a GPU has run it, is usable and may still change, with a line in
-   History. */
+/* Stop here, unless you want a step in several calls, batches of products, several ranks, reports
+   or autocast. What stands above is the promise of 1.0. What follows, and CUDA until a GPU has run
+   it, is usable and may still change, with a line in History. */
 
 /* ------------------------------------------------------------------ >>api  cuda
    In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a
@@ -756,51 +747,44 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
 /* Tell the new addresses of tensor i after you moved it, or those of all tensors, in their
    order, for hosts whose gradients move every step. NULL, an array or an element of it, leaves
    what is there; with AMP_NO_GRAD the tensor has no gradient for now, and stands still with its
-   moments. Nothing waits: on CUDA addresses travel as arguments of a kernel.
-   AMP_ERROR_UNSUPPORTED for a weight that was not yours in add, for a gradient of a tensor that
-   had none there (set grad_later), and while the stream is captured, for a graph would bring old
-   addresses back. */
+   moments. Does not wait. AMP_ERROR_UNSUPPORTED for a weight that was not yours in add, for a
+   gradient of a tensor that had none there (set grad_later), and while the stream is captured. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads);
 
 /* Write the model copies now, after you have written to masters: best weights, an average, a
-   target network. Moments, scale and counters stay. Does not wait, serves in a graph. A tensor
-   without an fp32 master takes its weights from an array that rebind has brought since the last
-   refresh and that is only read, by every replay of a graph; AMP_ERROR_BAD_STATE if there is
-   none. In shards a rank writes its range. */
+   target network. All else stays. Does not wait, serves in a graph. A tensor without an fp32 master
+   takes its weights from an array that rebind has brought since the last refresh, and that is only
+   read; AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
-/* For gradient buffers that carry momentum (Darknet), instead of your scal(momentum, grad),
-   after end_step and the update of a shared scaler: each gradient becomes amp_optimizer_grad of
-   the last step that was taken with one, times momentum * loss scale: without the inf of a
-   skipped step, in units of the new scale. Does not wait; a graph stores this momentum. Save
-   amp_optimizer_grad beside the state; after a load write it back (or zeros), and call this.
-   AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE after a
-   step without unscale, the load of a state apart. With amp_scaler alone: check all; if found_inf
-   is 0, unscale each to a buffer of its own (zero at first), and step; update; then, after a skip
-   too, set each gradient to its buffer times momentum * scale. */
+/* For gradient buffers that carry momentum (Darknet), instead of your scal(momentum, grad), after
+   end_step and the update of a shared scaler: each gradient becomes amp_optimizer_grad of the last
+   step that was taken with one, times momentum * loss scale. Does not wait; a graph stores this
+   momentum. Save amp_optimizer_grad beside the state; after a load write it back (or zeros), and
+   call this. AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE
+   after a step without unscale. With amp_scaler alone: check all; if found_inf is 0, unscale each
+   to a buffer of its own (zero at first), and step; update; then, after a skip too, set each
+   gradient to its buffer times momentum * scale. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
-/* For your own kernel, in backend memory, filled by every check: return at once if skip is set;
-   multiply gradients by inv_scale (1 / scale, times the clip factor); step counts this one,
-   too. */
+/* For your own kernel, filled by every check: return at once if skip is set; multiply gradients by
+   inv_scale (1 / scale, times the clip factor); step counts this one, too. */
 typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
-/* The gate, to be read; and the scaler. To skip a step for a reason of your own, write found_inf
-   of that scaler (unless it is shared) before the step. Both are in backend memory. */
+/* The gate, to be read, and the scaler: both in backend memory. To skip a step for a reason of your
+   own, write found_inf of that scaler (unless it is shared) before the step. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
-/* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory;
-   in shards this rank's range alone (amp_optimizer_range). Both calls wait.
-   moments gives them out. Either may be NULL. AMP_ERROR_UNSUPPORTED for one that the tensor does
-   not have.
-   set_moments takes them in, NULL for one that the tensor does not have. With desc.first_step =
-   amp_status.steps they continue a run, on any number of ranks. AdamW wants both: if first_step is
-   above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have their moments, or a state
-   was loaded; if no step was taken, moments are AMP_ERROR_INVALID_CONFIG. AMP_ERROR_UNSUPPORTED for
-   moments of 8 bits. */
+/* The moments of tensor i, unscaled, in host memory: momentum or first, and second, n floats each;
+   in shards this rank's range (amp_optimizer_range). NULL for one that the tensor does not have
+   (AMP_ERROR_UNSUPPORTED), or that you do not want. Both calls wait. With desc.first_step =
+   amp_status.steps, set_moments continues a run, on any number of ranks. AdamW wants both: if
+   first_step is above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have theirs, or
+   a state was loaded. AMP_ERROR_INVALID_CONFIG: first_step is 0, and no step was taken.
+   AMP_ERROR_UNSUPPORTED: to set moments of 8 bits. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
@@ -827,10 +811,9 @@ AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
    dim, stride_c = dim).
    With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements and -0 become
    0 (cublasLt may leave -0); all in fp32, rounded once to c_type; NaN stays. On CUDA that is one
-   kernel where cublasLt has one; else it is two, and a c of 16 bits needs 4 m n count + 256 bytes
-   of workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul; an operand
-   of the other 16-bit type is AMP_ERROR_MIXED_TYPES. On CUDA fp32 is AMP_ERROR_UNSUPPORTED with
-   it. */
+   kernel where cublasLt has one; else two, and a c of 16 bits needs 4 m n count + 256 bytes of
+   workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul (on CUDA
+   AMP_ERROR_UNSUPPORTED); an operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. */
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
@@ -952,7 +935,8 @@ typedef struct amp_rows {
    Counting adds no launch and does not wait, and a graph replays it. Reading a report waits. Steps,
    taken or skipped, are iterations, numbered from first_step + 1. All but the histograms is saved
    with the state. Each rank reports its own shard. Of a gradient of few rows the fp32 sums are
-   counted. There, and where masters are not fp32, updates and magnitudes of weights are not.
+   counted. Updates and magnitudes of weights are not counted there, nor where masters or moments
+   are not fp32.
 
    spike_z looks back over about 128 norms that were not spikes, and finds none before it has
    them. The scale advances after a spike as after a step that was taken. The fifth spike in a row
@@ -1073,8 +1057,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    amp_optimizer_master is NULL, forward reads amp_optimizer_model, a session refuses the optimizer.
    A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
    models, too); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
-   amp_optimizer_desc_from_env makes masters of desc.storage fp32 that want copies of another type
-   than AMP_DTYPE; moments stay, older files load; amp_tensor.storage is yours to change.
+   amp_optimizer_desc_from_env makes masters of desc.storage fp32 if AMP_DTYPE is not their type.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
    AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN but for fp32; moments of 8 bits with a row_length that is
    not a multiple of 32, or in amp_optimizer_set_moments. */
@@ -1138,10 +1121,7 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
    Products ask by themselves (amp_gemm, the drop-ins for cblas_sgemm and cublasSgemm). In a scope
    of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM: into the
    cache of a session, if it has one; else a CPU rounds them as amp_gemm_args.compute does, where an
-   override names the op or where that is faster, in a type of amp_capability_of:
-       bf16    m and n are at least 2, m n k at least 32^3
-       fp16    m and n are above 16, m n k at least 2^17; if one operand is stored in fp16, k is
-               at least 32
+   override names the op or where that is faster (ampi_rounding_pays has the bounds).
    Nothing is cast where compute is set, where a cache has no room, or where all is fp32 and m n k
    is below 32^3. With AMP_CBLAS on Apple no product of fp32 is cast, whatever its size, cache or
    override: Accelerate's fp32 is faster. */
@@ -1208,8 +1188,7 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, none included
-   No blanks around =. At most AMP_MAX_OVERRIDES layer patterns. AMP_ERROR_PARSE changes nothing and
-   tells where in text (position may be NULL).
+   No blanks around =. AMP_ERROR_PARSE changes nothing and tells where (position may be NULL).
    The environment variable AMP_POLICY may hold the same. There an AMP_DTYPE of 16 bits is low, also
    where the program said something of op:gemm, and an AMP_POLICY that says the other one (by the
    name of a policy, too) is AMP_ERROR_MIXED_TYPES: the model copies would serve no product. It and
@@ -1220,9 +1199,8 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 #endif
 
-/* The policy in force as a table, with the reason for each line, by write_fn line by line. That of
-   a pattern that no layer has matched so far (a spelling mistake?) ends in "matched nothing yet".
-   AMP_ERROR_WRITE if write_fn returns false. */
+/* The policy in force as a table with reasons, by write_fn line by line (AMP_ERROR_WRITE if it
+   returns false). A pattern that no layer has matched so far ends in "matched nothing yet". */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* --------------------------------------------------------------- >>api  session
@@ -1305,11 +1283,9 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
    (n 0: for good, before you free it). There is one copy of each: add blocks that you multiply
    with one by one. A weight of a prepared optimizer costs nothing where its model copy is of the
    type wanted, ld is a multiple of 8, and the copy of the operand begins at a multiple of 16 bytes;
-   else it is like others: add it, too. The optimizer's steps tell that added weights have changed.
-   opt must outlive the session, and stay where it is.
-   AMP_ERROR_TOO_LARGE: more than AMP_MAX_CACHED weights, AMP_MAX_CACHE_OPTIMIZERS optimizers.
-   AMP_ERROR_UNSUPPORTED: desc.ranks but for whole, and a weight whose storage has no fp32 master
-   (desc.problem names it). */
+   else add it, too: the optimizer's steps tell that it has changed. opt outlives the session, and
+   stays where it is. AMP_ERROR_TOO_LARGE: more of them than above. AMP_ERROR_UNSUPPORTED: shards,
+   or a storage without fp32 masters (desc.problem names the tensor). */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
@@ -1419,6 +1395,8 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
                                       int count, amp_dtype *compute, amp_dtype *output);
 
 #endif /* AMP_NO_AUTOCAST */
+
+enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };
 
 /* The members of amp_optimizer, all private. */
 enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
@@ -9547,7 +9525,8 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
 }
 
 /* Does rounding to type pay, where the CPU has products of it? As measured: a matrix times a vector
-   is read only once, and in tiles a product of fp16 is four. */
+   is read only once, and in tiles a product of fp16 is four. bf16: m and n at least 2, m n k at
+   least 32^3; fp16: above 16, at least 2^17, and k at least 32 if one operand is stored in fp16. */
 static int ampi_rounding_pays(const amp_gemm_args *g, amp_dtype type) {
     const int    fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
     const size_t most = (size_t)(fp16 ? AMPI_TILES_FP16 : AMPI_TILES) - 1;
@@ -11201,20 +11180,7 @@ AMPI_MACROS_END
 #undef AMPI_PASS
 
 /* ---------------------------------------------------------------------- licence
-   MIT License, Copyright (c) 2026 the amp.h authors (its text is in LICENSE, and at
-   https://spdx.org/licenses/MIT), or public domain, as you prefer:
-
-   This is free and unencumbered software released into the public domain. Anyone is free to copy,
-   modify, publish, use, compile, sell, or distribute this software, either in source code form or
-   as a compiled binary, for any purpose, commercial or non-commercial, and by any means. In
-   jurisdictions that recognize copyright laws, the author or authors of this software dedicate
-   any and all copyright interest in the software to the public domain. We make this dedication
-   for the benefit of the public at large and to the detriment of our heirs and successors. We
-   intend this dedication to be an overt act of relinquishment in perpetuity of all present and
-   future rights to this software under copyright law.
-
-   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING
-   BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
-   NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
-   LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
-   CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE. */
+   SPDX-License-Identifier: MIT OR Unlicense
+   Copyright (c) 2026 the amp.h authors. MIT License, or public domain by the Unlicense, as you
+   prefer: https://spdx.org/licenses has both texts, and so has LICENSE. THE SOFTWARE IS PROVIDED
+   "AS IS", WITHOUT WARRANTY OF ANY KIND. */
