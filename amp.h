@@ -1052,9 +1052,9 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    take fp16, too; how they round: >>core storage. A state file has desc.seed.
 
    With keep_fp32 a tensor is stored in fp32, but for the moments of a storage of its own whose
-   master is F32. A report counts gradients alone where masters or moments are not fp32. Where
-   masters are not, prepare copies weight, then fills it with NaN, and nothing uses it after that:
-   amp_optimizer_master is NULL, forward reads amp_optimizer_model, a session refuses the optimizer.
+   master is F32. Where masters are not fp32, prepare copies weight, then fills it with NaN, and
+   nothing uses it after that: amp_optimizer_master is NULL, forward reads amp_optimizer_model, a
+   session refuses the optimizer.
    A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
    models, too); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
    amp_optimizer_desc_from_env makes masters of desc.storage fp32 if AMP_DTYPE is not their type.
