@@ -381,7 +381,7 @@ typedef struct m_record { /* of a report */
 typedef struct m_optimizer {
     int        initialized, prepared, open; /* open: 1 checked, 2 and unscaled */
     amp_result pending;
-    int        carries, asked, has_lr, begun; /* begun: a fused step was taken, or a file loaded */
+    int        carries, asked, has_lr, loaded;
     /* as the desc says, and files */
     int        kind, dtype, zero_grad, in_place, shared, ranks, whole, report, nesterov;
     f64        beta1, beta2;
@@ -530,7 +530,7 @@ static amp_result m_can_step(const m_optimizer *m, int fused) {
 /* The tensor whose moments are missing, or -1: AdamW's where first_step is above 0. */
 static int m_without_moments(const m_optimizer *m) {
     int i;
-    for (i = 0; i < m->num && !m->begun && m->first_step && m->moments == 2; i++)
+    for (i = 0; i < m->num && !m->loaded && m->first_step && m->moments == 2; i++)
         if (m->t[i].n && m->t[i].learns && !m->t[i].set) return i;
     return -1;
 }
@@ -820,7 +820,7 @@ static amp_result m_step(m_optimizer *m, m_scaler *s, const float *rate) {
         result = m_check(m, s);
         if (result != AMP_OK) return result;
     } else m_check(m, s);
-    m->has_lr = m->begun = 1;
+    m->has_lr = 1;
     if (rate) m->lr = bits32(*rate);
     for (i = 0; i < m->num && !m->skip; i++) {
         m_tensor *t     = &m->t[i];
@@ -941,7 +941,7 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
     m->max_norm = file->max_norm;
     if (file->has_lr) m->has_lr = 1, m->lr = file->lr;
     m->seen_updates = 0;
-    m->carries = m->begun = 1; /* what was saved beside the state */
+    m->carries = m->loaded = 1; /* what was saved beside the state */
     for (i = 0; i < m->num; i++) {
         m_tensor       *a = &m->t[i];
         const m_tensor *b = &file->t[i];

@@ -376,7 +376,7 @@ static void fails(operation op) {
                 stop("what was saved loads");
             if (r < w.ranks) sent_again(r);
             w.m.seen_updates = 0;
-            w.m.carries = w.m.begun = 1;
+            w.m.carries = w.m.loaded = 1;
             w.version += r == 0;
             m_refresh(&w.m);
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
@@ -1795,7 +1795,7 @@ static void do_again(void) {
     observe();
     for (i = 0; i < num; i++)
         same &= w.m.t[i].has_grad == (w.given[i].grad || (w.m.ranks && w.m.t[i].learns));
-    if (same && (w.m.begun || w.m.moments < 2) && one_in(2)) { /* or the twin would lack what the file brings */
+    if (same && m_without_moments(&w.m) < 0 && one_in(2)) { /* or the twin would lack what the file brings */
         again_alone(slot);
         return;
     }
