@@ -5514,6 +5514,21 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
+/* Elements of a moment from their storage format. */
+static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
+                                             size_t n) {
+    const uint8_t *code = (const uint8_t *)m->data;
+    size_t         i;
+    if (m->format != AMP_FORMAT_8BIT) {
+        ampi_cast(to, AMP_F32, m->data, m->format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32, n);
+        return;
+    }
+    for (i = 0; i < n; i++) {
+        const float up = ampi_up_of(m->scale[i / AMPI_GROUP]);
+        ampi_store_f32(to, i, second ? ampi_v_value(code[i], up) : ampi_m_value(code[i], up));
+    }
+}
+
 AMPI_COLD_BEGIN
 
 /* One job of a step, of all tensors. */
@@ -5728,21 +5743,6 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     if (!stats) return ampi_missing(opt->desc.problem, "stats");
     AMPI_TRY(ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats));
     return ampi_place_in_tensor(opt, i, stats);
-}
-
-/* Elements of a moment from their storage format. */
-static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
-                                             size_t n) {
-    const uint8_t *code = (const uint8_t *)m->data;
-    size_t         i;
-    if (m->format != AMP_FORMAT_8BIT) {
-        ampi_cast(to, AMP_F32, m->data, m->format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32, n);
-        return;
-    }
-    for (i = 0; i < n; i++) {
-        const float up = ampi_up_of(m->scale[i / AMPI_GROUP]);
-        ampi_store_f32(to, i, second ? ampi_v_value(code[i], up) : ampi_m_value(code[i], up));
-    }
 }
 
 /* A moment of a slot to the host, or from there: one of both is NULL. Of 8 bits, to it alone. */
