@@ -797,10 +797,10 @@ AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
    moments gives them out. Either may be NULL. AMP_ERROR_UNSUPPORTED for one that the tensor does
    not have.
    set_moments takes them in, NULL for one that the tensor does not have. With desc.first_step =
-   amp_status.steps they continue a run, on any number of ranks. AdamW wants both: if first_step is
-   above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have their moments, or a state
-   was loaded; if no step was taken, moments are AMP_ERROR_INVALID_CONFIG. AMP_ERROR_UNSUPPORTED for
-   moments of 8 bits. */
+   amp_status.steps they continue a run, on any number of ranks. AdamW wants both: if first_step
+   is above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have their moments, or
+   a state was loaded; if no step was taken, moments are AMP_ERROR_INVALID_CONFIG.
+   AMP_ERROR_UNSUPPORTED for moments of 8 bits. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
