@@ -367,16 +367,15 @@ typedef enum amp_result {
     AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
 } amp_result;
 
-/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours. Each call that takes the desc or its
-   optimizer and returns an amp_result writes there: with an error what was wrong (field, value,
-   bounds; tensor; missing call), with AMP_OK an empty text. So does begin_step, and end_step
-   repeats it. The next call erases the text. It must outlive the object; one thread. */
+/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours, which outlive the object. Each call that
+   takes the desc or its optimizer and returns an amp_result writes there: with an error what was
+   wrong (field, value, bounds; tensor; missing call), with AMP_OK an empty text. So does
+   begin_step, and end_step repeats it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A sentence for a result, never NULL; the version that is linked, "0.9.0". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
-enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };
 
 /* --------------------------------------------------------------- >>api  numbers */
 
@@ -475,15 +474,13 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
 /* Check src, and write it multiplied by 1 / scale. dst is another array, of n floats; or src itself
-   (fp32, or bf16, rounded to bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling has
-   saved); or NULL, to check alone. What is inf or NaN stays. Arrays that overlap in part are
-   AMP_ERROR_OVERLAP. When all gradients are done, step if found_inf is 0. */
+   (fp32 or bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling has saved); or NULL, to
+   check alone. Arrays that overlap in part: AMP_ERROR_OVERLAP. After all, step if found_inf is 0. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n);
 
-/* End the iteration, stepped or not: move the scale by the preset's rules, clear found_inf. No
-   other call moves it, so gradients meet the scale of their own backward. AMP_ERROR_BAD_STATE if
-   nothing was checked and found_inf is 0. */
+/* End the iteration, stepped or not: move the scale by the preset's rules (no other call does),
+   clear found_inf. AMP_ERROR_BAD_STATE if nothing was checked and found_inf is 0. */
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
 
 /* Replace the scale between two iterations; growth_tracker stays, stuck is cleared. Errors as in
@@ -553,9 +550,8 @@ typedef struct amp_optimizer_desc {
     amp_scaler_desc    scaler;
     amp_scaler        *shared_scaler; /* or NULL: of several optimizers, in backend memory; call
                                          amp_scaler_update after the steps of all                */
-    double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99; 0 means these, here
-                                         and in eps: for none set 1e-30                          */
-    double eps;                       /* AdamW: 1e-8                                             */
+    double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99; for none set 1e-30 */
+    double eps;                       /* AdamW: 1e-8; likewise                                   */
     double momentum;                  /* SGD: 0                                                  */
     int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
     float  weight_decay;              /* 0                                                       */
@@ -571,7 +567,6 @@ typedef struct amp_optimizer_desc {
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
 
-/* What the last step did. */
 typedef struct amp_status {
     double   norm;         /* global norm of the unscaled gradients (finite elements), unclipped */
     float    clip_factor;  /* 1, or what brings norm down to max_norm                            */
@@ -600,8 +595,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
 /* Tensor i: what forward and backward read (the model copy, or the master if it has none);
    the fp32 master; the fp32 gradient, unscaled and clipped, yours from a begin_step that
-   returned true to end_step. Of a flat array they are contiguous. NULL: before prepare, a bad
-   index, frozen. */
+   returned true to end_step. NULL: before prepare, a bad index, frozen. */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
@@ -631,29 +625,27 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 /* ----------------------------------------------------------------- >>api  state */
 
 /* What decides how training goes on: masters, moments, step count, scaler, learning rate, the
-   numbers of the desc and of tensors. They replace those of the optimizer that loads; it keeps
-   its learning rate if the file has none; its scaler starts afresh if that of the file alone was
-   disabled. Not in the file: gradients, what your own optimizer stores, your data's order; model
-   copies, which are written anew, so dtype may differ. Files since 0.6.0 are read. The format
-   is one on all machines: tests/vectors/state-file.md. A callback moves exactly num_bytes, or
-   returns false. Save refuses what load would refuse (a scale of NaN, a growth_interval of 0):
-   AMP_ERROR_INVALID_CONFIG. */
+   numbers of the desc and of tensors. They replace those of the optimizer that loads (its learning
+   rate stays if the file has none; its scaler starts afresh if only that of the file was disabled).
+   Not in the file: gradients, what your own optimizer stores, your data's order, and model copies,
+   which are written anew, so dtype may differ. Files since 0.6.0 are read; the format is one on all
+   machines (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
+   Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
    verified before anything changes, in as much memory as was saved. Errors: _WRITE, _READ,
-   _FOREIGN, _NEWER, _UNSUPPORTED (a file before 0.6.0, which 0.7.0 loads and saves anew), _CORRUPT
+   _FOREIGN, _NEWER, _UNSUPPORTED (before 0.6.0: 0.7.0 loads it and saves it anew), _CORRUPT
    (desc.problem names a number that no run can have), _MISMATCH (it names the tensor),
    _NOT_PREPARED, _STEP_OPEN. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
 /* To and from a file; also _NOT_FOUND, _TRUNCATED; bytes behind the end are _CORRUPT. Saving
-   writes path.new, flushes it, renames it and flushes the directory: path holds the old state or
-   the new one whenever the machine stops (POSIX, Windows). On POSIX a symbolic link is followed,
-   a file keeps its mode, hard links the old state; what is no file is _UNSUPPORTED. A path is
-   shorter than 4096 bytes. */
+   writes path.new, flushes and renames it: path holds the old state or the new one whenever the
+   machine stops (POSIX, Windows). On POSIX a symbolic link is followed, and a file keeps its mode.
+   What is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -705,10 +697,9 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
-/* Stop here, unless you want a step in several calls, batches of products, several ranks,
-   reports or autocast: nothing above needs what follows. What stands above is the promise of 1.0;
-   what follows, and CUDA until a GPU has run it, is usable and may still change, with a line in
-   History. */
+/* Stop here, unless you want a step in several calls, batches of products, several ranks, reports
+   or autocast. What stands above is the promise of 1.0. What follows, and CUDA until a GPU has run
+   it, is usable and may still change, with a line in History. */
 
 /* ------------------------------------------------------------------ >>api  cuda
    In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a
@@ -756,51 +747,44 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
 /* Tell the new addresses of tensor i after you moved it, or those of all tensors, in their
    order, for hosts whose gradients move every step. NULL, an array or an element of it, leaves
    what is there; with AMP_NO_GRAD the tensor has no gradient for now, and stands still with its
-   moments. Nothing waits: on CUDA addresses travel as arguments of a kernel.
-   AMP_ERROR_UNSUPPORTED for a weight that was not yours in add, for a gradient of a tensor that
-   had none there (set grad_later), and while the stream is captured, for a graph would bring old
-   addresses back. */
+   moments. Does not wait. AMP_ERROR_UNSUPPORTED for a weight that was not yours in add, for a
+   gradient of a tensor that had none there (set grad_later), and while the stream is captured. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads);
 
 /* Write the model copies now, after you have written to masters: best weights, an average, a
-   target network. Moments, scale and counters stay. Does not wait, serves in a graph. A tensor
-   without an fp32 master takes its weights from an array that rebind has brought since the last
-   refresh and that is only read, by every replay of a graph; AMP_ERROR_BAD_STATE if there is
-   none. In shards a rank writes its range. */
+   target network. All else stays. Does not wait, serves in a graph. A tensor without an fp32 master
+   takes its weights from an array that rebind has brought since the last refresh, and that is only
+   read; AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
-/* For gradient buffers that carry momentum (Darknet), instead of your scal(momentum, grad),
-   after end_step and the update of a shared scaler: each gradient becomes amp_optimizer_grad of
-   the last step that was taken with one, times momentum * loss scale: without the inf of a
-   skipped step, in units of the new scale. Does not wait; a graph stores this momentum. Save
-   amp_optimizer_grad beside the state; after a load write it back (or zeros), and call this.
-   AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE after a
-   step without unscale, the load of a state apart. With amp_scaler alone: check all; if found_inf
-   is 0, unscale each to a buffer of its own (zero at first), and step; update; then, after a skip
-   too, set each gradient to its buffer times momentum * scale. */
+/* For gradient buffers that carry momentum (Darknet), instead of your scal(momentum, grad), after
+   end_step and the update of a shared scaler: each gradient becomes amp_optimizer_grad of the last
+   step that was taken with one, times momentum * loss scale. Does not wait; a graph stores this
+   momentum. Save amp_optimizer_grad beside the state; after a load write it back (or zeros), and
+   call this. AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE
+   after a step without unscale. With amp_scaler alone: check all; if found_inf is 0, unscale each
+   to a buffer of its own (zero at first), and step; update; then, after a skip too, set each
+   gradient to its buffer times momentum * scale. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
-/* For your own kernel, in backend memory, filled by every check: return at once if skip is set;
-   multiply gradients by inv_scale (1 / scale, times the clip factor); step counts this one,
-   too. */
+/* For your own kernel, filled by every check: return at once if skip is set; multiply gradients by
+   inv_scale (1 / scale, times the clip factor); step counts this one, too. */
 typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
-/* The gate, to be read; and the scaler. To skip a step for a reason of your own, write found_inf
-   of that scaler (unless it is shared) before the step. Both are in backend memory. */
+/* The gate, to be read, and the scaler: both in backend memory. To skip a step for a reason of your
+   own, write found_inf of that scaler (unless it is shared) before the step. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
-/* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory;
-   in shards this rank's range alone (amp_optimizer_range). Both calls wait.
-   moments gives them out. Either may be NULL. AMP_ERROR_UNSUPPORTED for one that the tensor does
-   not have.
-   set_moments takes them in, NULL for one that the tensor does not have. With desc.first_step =
-   amp_status.steps they continue a run, on any number of ranks. AdamW wants both: if first_step
-   is above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have their moments, or
-   a state was loaded; if no step was taken, moments are AMP_ERROR_INVALID_CONFIG.
-   AMP_ERROR_UNSUPPORTED for moments of 8 bits. */
+/* The moments of tensor i, unscaled, in host memory: momentum or first, and second, n floats each;
+   in shards this rank's range (amp_optimizer_range). NULL for one that the tensor does not have
+   (AMP_ERROR_UNSUPPORTED), or that you do not want. Both calls wait. With desc.first_step =
+   amp_status.steps, set_moments continues a run, on any number of ranks. AdamW wants both: if
+   first_step is above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have theirs, or
+   a state was loaded. AMP_ERROR_INVALID_CONFIG: first_step is 0, and no step was taken.
+   AMP_ERROR_UNSUPPORTED: to set moments of 8 bits. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
@@ -827,10 +811,9 @@ AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
    dim, stride_c = dim).
    With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements and -0 become
    0 (cublasLt may leave -0); all in fp32, rounded once to c_type; NaN stays. On CUDA that is one
-   kernel where cublasLt has one; else it is two, and a c of 16 bits needs 4 m n count + 256 bytes
-   of workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul; an operand
-   of the other 16-bit type is AMP_ERROR_MIXED_TYPES. On CUDA fp32 is AMP_ERROR_UNSUPPORTED with
-   it. */
+   kernel where cublasLt has one; else two, and a c of 16 bits needs 4 m n count + 256 bytes of
+   workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul (on CUDA
+   AMP_ERROR_UNSUPPORTED); an operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. */
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
@@ -952,7 +935,8 @@ typedef struct amp_rows {
    Counting adds no launch and does not wait, and a graph replays it. Reading a report waits. Steps,
    taken or skipped, are iterations, numbered from first_step + 1. All but the histograms is saved
    with the state. Each rank reports its own shard. Of a gradient of few rows the fp32 sums are
-   counted. There, and where masters are not fp32, updates and magnitudes of weights are not.
+   counted. Updates and magnitudes of weights are not counted there, nor where masters or moments
+   are not fp32.
 
    spike_z looks back over about 128 norms that were not spikes, and finds none before it has
    them. The scale advances after a spike as after a step that was taken. The fifth spike in a row
@@ -1068,13 +1052,12 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    take fp16, too; how they round: >>core storage. A state file has desc.seed.
 
    With keep_fp32 a tensor is stored in fp32, but for the moments of a storage of its own whose
-   master is F32. A report counts gradients alone where masters or moments are not fp32. Where
-   masters are not, prepare copies weight, then fills it with NaN, and nothing uses it after that:
-   amp_optimizer_master is NULL, forward reads amp_optimizer_model, a session refuses the optimizer.
+   master is F32. Where masters are not fp32, prepare copies weight, then fills it with NaN, and
+   nothing uses it after that: amp_optimizer_master is NULL, forward reads amp_optimizer_model, a
+   session refuses the optimizer.
    A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
    models, too); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
-   amp_optimizer_desc_from_env makes masters of desc.storage fp32 that want copies of another type
-   than AMP_DTYPE; moments stay, older files load; amp_tensor.storage is yours to change.
+   amp_optimizer_desc_from_env makes masters of desc.storage fp32 if AMP_DTYPE is not their type.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
    AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN but for fp32; moments of 8 bits with a row_length that is
    not a multiple of 32, or in amp_optimizer_set_moments. */
@@ -1138,10 +1121,7 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
    Products ask by themselves (amp_gemm, the drop-ins for cblas_sgemm and cublasSgemm). In a scope
    of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM: into the
    cache of a session, if it has one; else a CPU rounds them as amp_gemm_args.compute does, where an
-   override names the op or where that is faster, in a type of amp_capability_of:
-       bf16    m and n are at least 2, m n k at least 32^3
-       fp16    m and n are above 16, m n k at least 2^17; if one operand is stored in fp16, k is
-               at least 32
+   override names the op or where that is faster (ampi_rounding_pays has the bounds).
    Nothing is cast where compute is set, where a cache has no room, or where all is fp32 and m n k
    is below 32^3. With AMP_CBLAS on Apple no product of fp32 is cast, whatever its size, cache or
    override: Accelerate's fp32 is faster. */
@@ -1208,8 +1188,7 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, none included
-   No blanks around =. At most AMP_MAX_OVERRIDES layer patterns. AMP_ERROR_PARSE changes nothing and
-   tells where in text (position may be NULL).
+   No blanks around =. AMP_ERROR_PARSE changes nothing and tells where (position may be NULL).
    The environment variable AMP_POLICY may hold the same. There an AMP_DTYPE of 16 bits is low, also
    where the program said something of op:gemm, and an AMP_POLICY that says the other one (by the
    name of a policy, too) is AMP_ERROR_MIXED_TYPES: the model copies would serve no product. It and
@@ -1220,9 +1199,8 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 #endif
 
-/* The policy in force as a table, with the reason for each line, by write_fn line by line. That of
-   a pattern that no layer has matched so far (a spelling mistake?) ends in "matched nothing yet".
-   AMP_ERROR_WRITE if write_fn returns false. */
+/* The policy in force as a table with reasons, by write_fn line by line (AMP_ERROR_WRITE if it
+   returns false). A pattern that no layer has matched so far ends in "matched nothing yet". */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* --------------------------------------------------------------- >>api  session
@@ -1305,11 +1283,9 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
    (n 0: for good, before you free it). There is one copy of each: add blocks that you multiply
    with one by one. A weight of a prepared optimizer costs nothing where its model copy is of the
    type wanted, ld is a multiple of 8, and the copy of the operand begins at a multiple of 16 bytes;
-   else it is like others: add it, too. The optimizer's steps tell that added weights have changed.
-   opt must outlive the session, and stay where it is.
-   AMP_ERROR_TOO_LARGE: more than AMP_MAX_CACHED weights, AMP_MAX_CACHE_OPTIMIZERS optimizers.
-   AMP_ERROR_UNSUPPORTED: desc.ranks but for whole, and a weight whose storage has no fp32 master
-   (desc.problem names it). */
+   else add it, too: the optimizer's steps tell that it has changed. opt outlives the session, and
+   stays where it is. AMP_ERROR_TOO_LARGE: more of them than above. AMP_ERROR_UNSUPPORTED: shards,
+   or a storage without fp32 masters (desc.problem names the tensor). */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
@@ -1419,6 +1395,8 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
                                       int count, amp_dtype *compute, amp_dtype *output);
 
 #endif /* AMP_NO_AUTOCAST */
+
+enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };
 
 /* The members of amp_optimizer, all private. */
 enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
@@ -2076,6 +2054,7 @@ typedef struct ampi_record {
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
 #ifdef AMP_NO_STORAGE
 enum { AMPI_STORAGE = 0 }; /* all arrays are of fp32: what reads and writes others is left out */
+#define ampi_cpu_split NULL
 #else
 enum { AMPI_STORAGE = 1 };
 #endif
@@ -2539,7 +2518,6 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
 
 /* ---------------------------------------------------------------- >>core  formulas
    Read in plain C, here, and by each tier's second reading (>>impl processors).
-
    Functions of vectors, of one number in plain C. They are made of operators, which words and
    vectors have, and of what a tier defines anew (>>impl vectors): these here, sqrt, get16 and
    get8 (words from memory), put16 and put8 (their lower bits). Numbers are below 2^31 for above
@@ -3410,7 +3388,6 @@ AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t en
 
 /* ------------------------------------------------------------------ >>impl  loops
    Read in plain C, here, and by each tier's second reading (>>impl processors).
-
    Over vectors, by the formulas of core. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
@@ -4193,10 +4170,9 @@ static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, am
                                   amp_result result);
 #endif
 #else
-#define ampi_ranks_ok(d) ampi_left_out((d)->problem, "desc.ranks", "AMP_NO_RANKS")
+#define ampi_ranks_ok(d) ampi_left_out((d), "desc.ranks", "RANKS")
 #define ampi_same_tables(opt, result) (result)
-#define ampi_read_set(a, read_fn, user) \
-    ampi_left_out((a)->opt->desc.problem, "a set of files", "AMP_NO_RANKS")
+#define ampi_read_set(a, read_fn, user) ampi_left_out(&(a)->opt->desc, "a set of files", "RANKS")
 #define ampi_save_ranks(opt, to, result) \
     ((result) == AMP_OK ? ampi_replace_base((to), (opt)) : (result))
 #define ampi_load_ranks(opt, path, l, result) (result)
@@ -4209,8 +4185,7 @@ static void       ampi_sum_rows(const amp_plan *plan, ampi_slot *slot);
 static void       ampi_update_rows(const amp_plan *plan, const ampi_slot *slot);
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 #else
-#define ampi_rows_ok(opt, t) \
-    ampi_left_out((opt)->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS")
+#define ampi_rows_ok(opt, t) ampi_left_out(&(opt)->desc, "amp_tensor.rows", "ROWS")
 #define ampi_place_rows(opt, plan, arena)   ((void)0)
 #define ampi_sum_rows(plan, slot)           ((void)0)
 #define ampi_update_rows(plan, slot)        ((void)0)
@@ -4221,30 +4196,29 @@ static amp_result ampi_report_ok(const amp_optimizer_desc *d);
 static size_t     ampi_report_room(size_t num_slots); /* host memory behind the plan's tables */
 static void       ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
 /* a chunk of a step that is sampled: behind its check, and around its update */
-static void       ampi_sample_grads(ampi_histogram *histogram, const void *x, amp_dtype type,
-                                    size_t n);
+static void       ampi_sample_grads(ampi_histogram *h, const void *x, amp_dtype type, size_t n);
 static void       ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
-                                      size_t begin, size_t n, ampi_histogram *histogram);
+                                      size_t begin, size_t n, ampi_histogram *h);
 /* a state: its history; what was is over; send what was loaded */
 static void       ampi_walk_report(ampi_archive *a, const amp_optimizer *opt);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
 #else
-#define ampi_report_ok(d) ampi_left_out((d)->problem, "desc.report", "AMP_NO_REPORT")
+#define ampi_report_ok(d) ampi_left_out((d), "desc.report", "REPORT")
 #define ampi_report_room(num_slots)               0
 #define ampi_layout_report(opt, plan, arena)      ((void)0)
-#define ampi_sample_grads(histogram, x, type, n)  ((void)0)
-#define ampi_sample_weights(plan, slot, job, begin, n, histogram) ((void)0)
+#define ampi_sample_grads(h, x, type, n)          ((void)0)
+#define ampi_sample_weights(plan, slot, job, begin, n, h) ((void)0)
 #define ampi_walk_report(a, opt) \
-    ((a)->result = ampi_left_out((opt)->desc.problem, "the report in the file", "AMP_NO_REPORT"))
+    ((a)->result = ampi_left_out(&(opt)->desc, "the report in the file", "REPORT"))
 #define ampi_forget(plan)      ((void)0)
 #define ampi_send_history(opt) AMP_OK
 #endif
 
 /* Something of a desc or a file is of a room that was left out. */
-static amp_result ampi_left_out(char *problem, const char *what, const char *macro) {
-    ampi_tell(problem, "%s needs what %s has left out: compile AMP_IMPLEMENTATION without it", what,
-              macro);
+static amp_result ampi_left_out(const amp_optimizer_desc *d, const char *what, const char *room) {
+    ampi_tell(d->problem, "%s needs what AMP_NO_%s has left out: compile AMP_IMPLEMENTATION "
+                          "without it", what, room);
     return AMP_ERROR_UNSUPPORTED;
 }
 
@@ -4486,7 +4460,7 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
          "moments of 8 bits need a row_length that is a multiple of 32"},
         {1, AMP_OK, NULL}};
     if (coded && !opt->backend.functions->split_fn)
-        return ampi_left_out(opt->desc.problem, "storage", "AMP_NO_STORAGE");
+        return ampi_left_out(&opt->desc, "storage", "STORAGE");
     return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
 
@@ -5226,9 +5200,7 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
     return amp_cast(dst, dst_type, src, src_type, n);
 }
 
-#ifdef AMP_NO_STORAGE
-#define ampi_cpu_split NULL
-#else
+#ifndef AMP_NO_STORAGE
 static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype model_type,
                                  const ampi_stored *master, const void *src, size_t n) {
     const uint32_t fp = ampi_fp_begin();
@@ -5758,8 +5730,6 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
-AMPI_COLD_END
-
 /* Elements of a moment from their storage format. */
 static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
                                              size_t n) {
@@ -5853,6 +5823,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
     ampi_release(&opt->desc.allocator, opt->entries);
     memset(opt, 0, sizeof *opt);
 }
+
+AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  state
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
@@ -6147,15 +6119,15 @@ static const char *const ampi_filed_moments[] = {"fp32", "bf16", "8bit"};
 /* The file has another storage format: its name, and ours. */
 static void ampi_stores_other(ampi_archive *a, const char *what, const char *const *names,
                               size_t count, uint64_t theirs, uint64_t ours) {
-    char *const problem = a->opt->desc.problem;
-    a->result           = AMP_ERROR_MISMATCH;
+    a->result = AMP_ERROR_MISMATCH;
     if (a->opt->backend.functions->split_fn)
-        ampi_tell(problem, "amp_storage.%s is %s in the file, not %s: set desc.storage or "
-                           "amp_tensor.storage",
+        ampi_tell(a->opt->desc.problem,
+                  "amp_storage.%s is %s in the file, not %s: set desc.storage or "
+                  "amp_tensor.storage",
                   what, theirs < count ? names[theirs] : "unknown", names[ours]);
     else
-        a->result = ampi_left_out(problem, "the file's desc.storage, or amp_tensor.storage,",
-                                  "AMP_NO_STORAGE");
+        a->result = ampi_left_out(
+            &a->opt->desc, "the file's desc.storage, or amp_tensor.storage,", "STORAGE");
 }
 
 /* Which moments a tensor has, and how they and its masters are stored. An optimizer with masters
@@ -6330,7 +6302,8 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const uint64_t n = ampi_tensor(opt, (int)i)->n;
-        ampi_walk_arrays(a, &plan->host_slots[i], ampi_shard_of_rank(before, n, a->rank, a->ranks));
+        ampi_walk_arrays(a, &plan->host_slots[i],
+                         ampi_shard_of_rank(before, n, a->rank, a->ranks));
         before += n;
     }
 }
@@ -7638,10 +7611,9 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
     ampi_matrices a = ampi_matrices_of(g, 0), b = ampi_matrices_of(g, 1);
     ampi_matrices c = {g->c, g->c_type, g->m, g->n, g->ldc, g->stride_c};
     ampi_matrices bias = {g->bias, g->bias_type, 1, g->n, g->n, 0};
-    amp_result    result = ampi_matrices_ok(&c, g->count, 1);
-    if (result == AMP_OK) result = ampi_matrices_ok(&a, g->count, reads);
-    if (result == AMP_OK) result = ampi_matrices_ok(&b, g->count, reads);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_matrices_ok(&c, g->count, 1));
+    AMPI_TRY(ampi_matrices_ok(&a, g->count, reads));
+    AMPI_TRY(ampi_matrices_ok(&b, g->count, reads));
     g->lda = a.ld;
     g->ldb = b.ld;
     g->ldc = c.ld;
@@ -7660,11 +7632,10 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
 
 /* Check and run a product whose arguments are all there. */
 static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
-    amp_result result = ampi_gemm_ok(g);
-    if (result != AMP_OK || g->m == 0 || g->n == 0) return result;
+    AMPI_TRY(ampi_gemm_ok(g));
+    if (g->m == 0 || g->n == 0) return AMP_OK;
     if (ampi_current.product_fn && !g->compute)
-        result = ampi_current.product_fn(ampi_current.context, backend, g);
-    if (result != AMP_OK) return result;
+        AMPI_TRY(ampi_current.product_fn(ampi_current.context, backend, g));
     if (!backend) return ampi_cpu_gemm(NULL, g);
     return backend->functions->gemm_fn(backend, g);
 }
@@ -7747,22 +7718,21 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     amp_gemm_args of_x = ampi_product(dx, dy, 0, w, 0, rows, in, out);
     amp_gemm_args of_w = ampi_product(dw, dy, 1, x, 0, out, in, rows);
     ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
-    amp_result    result = amp_dtype_size(compute) ? AMP_OK : AMP_ERROR_INVALID_ENUM;
+    if (!amp_dtype_size(compute)) return AMP_ERROR_INVALID_ENUM;
     of_x.compute = of_w.compute = compute;
     if (accumulate) of_w.beta = 1.0f;
-    if (result == AMP_OK && dx) result = ampi_gemm_ok(&of_x);
-    if (result == AMP_OK && dw) result = ampi_gemm_ok(&of_w);
-    if (result == AMP_OK && dbias) result = ampi_matrices_ok(&sums, 1, 1);
-    if (result == AMP_OK && dbias) result = ampi_matrices_ok(&of_dy, 1, 1);
-    if (result == AMP_OK &&
-        ((dx && ampi_floats_meet(dw, out * in, w, out * in)) ||
-         ampi_floats_meet(dw, out * in, dx, rows * in) ||
-         ampi_floats_meet(dbias, out, dy, rows * out) ||
-         ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in)))
-        result = AMP_ERROR_OVERLAP;
-    if (result == AMP_OK && dw) result = ampi_gemm(NULL, &of_w); /* first, as dx may be x */
-    if (result == AMP_OK && dx) result = ampi_gemm(NULL, &of_x);
-    if (result != AMP_OK || !dbias) return result;
+    if (dx) AMPI_TRY(ampi_gemm_ok(&of_x));
+    if (dw) AMPI_TRY(ampi_gemm_ok(&of_w));
+    if (dbias) AMPI_TRY(ampi_matrices_ok(&sums, 1, 1));
+    if (dbias) AMPI_TRY(ampi_matrices_ok(&of_dy, 1, 1));
+    if ((dx && ampi_floats_meet(dw, out * in, w, out * in)) ||
+        ampi_floats_meet(dw, out * in, dx, rows * in) ||
+        ampi_floats_meet(dbias, out, dy, rows * out) ||
+        ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in))
+        return AMP_ERROR_OVERLAP;
+    if (dw) AMPI_TRY(ampi_gemm(NULL, &of_w)); /* first, as dx may be x */
+    if (dx) AMPI_TRY(ampi_gemm(NULL, &of_x));
+    if (!dbias) return AMP_OK;
     if (!accumulate) memset(dbias, 0, out * sizeof *dbias);
     ampi_add_rows(dbias, dy, rows, out);
     return AMP_OK;
@@ -9261,6 +9231,8 @@ AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_opt
     return AMP_OK;
 }
 
+AMPI_COLD_END
+
 /* Is [x, x + extent) within [base, base + n)? */
 static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
     const uintptr_t at = (uintptr_t)x, from = (uintptr_t)base;
@@ -9405,29 +9377,25 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
 static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
                                    const void **copy) {
     const size_t room   = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
-    size_t       offset = !e ? SIZE_MAX
-                          : e->room < room ? ampi_cache_gap(s, e, room) : e->offset;
+    const size_t has    = e ? e->room : 0;
+    size_t       offset = !e ? SIZE_MAX : has < room ? ampi_cache_gap(s, e, room) : e->offset;
+    ampi_cached  once;
     if (room > s->top) return AMP_ERROR_OUT_OF_MEMORY;
     if (offset > s->top - room) {
-        e      = NULL;
+        e      = &once;
         offset = s->top - room;
         if (offset < ampi_cache_gap(s, NULL, s->size)) return AMP_ERROR_OUT_OF_MEMORY;
         s->top = offset;
     }
-    if (e) {
-        e->of.x   = NULL;
-        e->offset = offset;
-        e->room   = e->room < room ? room : e->room;
-    }
+    e->of.x   = NULL;
+    e->offset = offset;
+    e->room   = has < room ? room : has;
     AMPI_TRY(ampi_cache_cast(s, m, offset));
-    *copy = s->memory + offset;
-    if (!e) {
-        s->transients++;
-        return AMP_OK;
-    }
-    s->misses++;
+    s->misses += e != &once;
+    s->transients += e == &once;
     e->of      = *m;
     e->product = s->product;
+    *copy      = s->memory + offset;
     return AMP_OK;
 }
 
@@ -9496,8 +9464,6 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
     return AMP_OK;
 }
 
-AMPI_COLD_END
-
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
 
@@ -9559,7 +9525,8 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
 }
 
 /* Does rounding to type pay, where the CPU has products of it? As measured: a matrix times a vector
-   is read only once, and in tiles a product of fp16 is four. */
+   is read only once, and in tiles a product of fp16 is four. bf16: m and n at least 2, m n k at
+   least 32^3; fp16: above 16, at least 2^17, and k at least 32 if one operand is stored in fp16. */
 static int ampi_rounding_pays(const amp_gemm_args *g, amp_dtype type) {
     const int    fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
     const size_t most = (size_t)(fp16 ? AMPI_TILES_FP16 : AMPI_TILES) - 1;
@@ -9741,7 +9708,6 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
 /* --------------------------------------------------------------- >>impl  products
    Read in plain C, here, and by each tier's second reading (>>impl processors).
-
    Packing, writing, and products that are thin or tiny. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
@@ -10101,8 +10067,7 @@ enum { AMPI_W4 = AMPI_W };
 
 /* ---------------------------------------------------------------- >>impl  kernels
    Read for plain C's x4, here; by each tier's second reading; for pairs and BFMMLA by its own
-   (all in >>impl processors).
-
+   (>>impl processors).
    Of products: blocks of up to three times AMPI_ROW_STEP rows, two vectors wide. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS | AMPI_PASS_KERNELS)
@@ -10172,7 +10137,6 @@ static const ampi_loops AMPI_(loops) = {
 
 /* ---------------------------------------------------------------- >>impl  vectors
    Read by each tier's first reading (>>impl processors).
-
    Of gcc and clang. What operators do not say is an instruction, on x86 by its own name:
    <immintrin.h> would take gcc a sixth of a second and 60 MB. A tier has, besides what formulas
    ask for: most16; zeros and zeros16, which add the zeros among a vector's words or 16-bit numbers
@@ -10192,9 +10156,7 @@ typedef uint16_t AMPI_(shorts) __attribute__((vector_size(2 * AMPI_W)));
 typedef int16_t  AMPI_(signed16) __attribute__((vector_size(2 * AMPI_W)));
 typedef float    AMPI_(at) __attribute__((vector_size(4 * AMPI_W), aligned(1), may_alias));
 typedef uint16_t AMPI_(at16) __attribute__((vector_size(2 * AMPI_W), aligned(1), may_alias));
-typedef struct { char x[4 * AMPI_W]; } AMPI_(whole);   /* memory of a vector, */
-typedef struct { char x[2 * AMPI_W]; } AMPI_(half);    /* of 16 bits of each, */
-typedef struct { char x[AMPI_W]; }     AMPI_(quarter); /* and of 8            */
+typedef struct { char x[AMPI_W]; } AMPI_(quarter); /* 8 bits of each */
 
 AMPI_HERE AMPI_U AMPI_(count)(uint32_t u) {
     static const uint32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -10248,8 +10210,8 @@ AMPI_TWO(AMPI_V, high2, "vunpckhpd")
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(get8), (const void *p, size_t i),
                  "vpmovzxbd {%1, %0|%0, %1}", "=v",
                  "m"(*(const AMPI_(quarter) *)(const void *)((const char *)p + i)))
-AMPI_STORE(AMPI_V, around, "vmovntps", whole, 4)
-AMPI_STORE(AMPI_(shorts), around16, "vmovntdq", half, 2)
+AMPI_STORE(AMPI_V, around, "vmovntps", at, 4)
+AMPI_STORE(AMPI_(shorts), around16, "vmovntdq", at16, 2)
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "vsqrtps {%1, %0|%0, %1}", "=v",
                  "v"(a))
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(f16), (AMPI_V a),
@@ -10330,7 +10292,7 @@ AMPI_HERE AMPI_U AMPI_(few)(size_t n) { /* the first n, if n < 8 */
     return AMPI_(above)((uint32_t)n + zero, AMPI_(count)(0));
 }
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(get_masked), (const void *p, AMPI_U mask),
-                 "vmaskmovps {%1, %2, %0|%0, %2, %1}", "=x", "m"(*(const AMPI_(whole) *)p),
+                 "vmaskmovps {%1, %2, %0|%0, %2, %1}", "=x", "m"(*(const AMPI_(at) *)p),
                  "x"(mask))
 
 #elif AMPI_W == 16 /* AVX-512 F, BW and VL */
@@ -10369,10 +10331,10 @@ AMPI_HERE uint16_t AMPI_(mask)(size_t n) { return (uint16_t)((1u << (n < 16 ? n 
         __asm__(op " {%1, %0%{%2%}|%0%{%2%}, %1}" : "+m"(*(AMPI_(T) *)p)                       \
                 : "v"(x), "Yk"(AMPI_(mask)(n)));                                               \
     }
-AMPI_LOAD_FEW(AMPI_V, few_f32, "vmovups", whole)
-AMPI_LOAD_FEW(AMPI_(shorts), few_shorts, "vmovdqu16", half)
-AMPI_STORE_FEW(AMPI_V, put_few_f32, "vmovups", whole)
-AMPI_STORE_FEW(AMPI_(shorts), put_few_16, "vmovdqu16", half)
+AMPI_LOAD_FEW(AMPI_V, few_f32, "vmovups", at)
+AMPI_LOAD_FEW(AMPI_(shorts), few_shorts, "vmovdqu16", at16)
+AMPI_STORE_FEW(AMPI_V, put_few_f32, "vmovups", at)
+AMPI_STORE_FEW(AMPI_(shorts), put_few_16, "vmovdqu16", at16)
 #endif
 AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
     return AMPI_(blend)(AMPI_(mask_above)(a, b), x, y);
@@ -10391,11 +10353,17 @@ AMPI_HERE void   AMPI_(done)(void) {}
 AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
     return vbslq_u32(vcgtq_u32(a, b), x, y);
 }
-AMPI_HERE AMPI_U AMPI_(least)(AMPI_U a, AMPI_U b) { return vminq_u32(a, b); }
-AMPI_HERE AMPI_U AMPI_(most)(AMPI_U a, AMPI_U b) { return vmaxq_u32(a, b); }
-AMPI_HERE AMPI_U AMPI_(most16)(AMPI_U a, AMPI_U b) {
-    return (AMPI_U)vmaxq_u16((uint16x8_t)a, (uint16x8_t)b);
-}
+#define AMPI_TWO(V, name, f, T)                                                                \
+    AMPI_HERE V AMPI_(name)(V a, V b) { return (V)f((T)a, (T)b); }
+AMPI_TWO(AMPI_U, least, vminq_u32, uint32x4_t)
+AMPI_TWO(AMPI_U, most, vmaxq_u32, uint32x4_t)
+AMPI_TWO(AMPI_U, most16, vmaxq_u16, uint16x8_t)
+AMPI_TWO(AMPI_V, low16, vzip1q_u16, uint16x8_t)
+AMPI_TWO(AMPI_V, high16, vzip2q_u16, uint16x8_t)
+AMPI_TWO(AMPI_V, low, vzip1q_f32, float32x4_t)
+AMPI_TWO(AMPI_V, high, vzip2q_f32, float32x4_t)
+AMPI_TWO(AMPI_V, low2, vzip1q_f64, float64x2_t)
+AMPI_TWO(AMPI_V, high2, vzip2q_f64, float64x2_t)
 AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) h) { return vmovl_u16(h); }
 AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) h) { return vcvt_f32_f16((float16x4_t)h); }
 AMPI_HERE AMPI_U AMPI_(get8)(const void *base, size_t i) {
@@ -10418,20 +10386,6 @@ AMPI_HERE void AMPI_(around16)(void *p, size_t i, AMPI_(shorts) h) {
     memcpy((uint16_t *)p + i, &h, sizeof h);
 }
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, a, b); }
-AMPI_HERE AMPI_V AMPI_(low16)(AMPI_V a, AMPI_V b) {
-    return (AMPI_V)vzip1q_u16((uint16x8_t)a, (uint16x8_t)b);
-}
-AMPI_HERE AMPI_V AMPI_(high16)(AMPI_V a, AMPI_V b) {
-    return (AMPI_V)vzip2q_u16((uint16x8_t)a, (uint16x8_t)b);
-}
-AMPI_HERE AMPI_V AMPI_(low)(AMPI_V a, AMPI_V b) { return vzip1q_f32(a, b); }
-AMPI_HERE AMPI_V AMPI_(high)(AMPI_V a, AMPI_V b) { return vzip2q_f32(a, b); }
-AMPI_HERE AMPI_V AMPI_(low2)(AMPI_V a, AMPI_V b) {
-    return vcombine_f32(vget_low_f32(a), vget_low_f32(b));
-}
-AMPI_HERE AMPI_V AMPI_(high2)(AMPI_V a, AMPI_V b) {
-    return vcombine_f32(vget_high_f32(a), vget_high_f32(b));
-}
 #endif
 #undef AMPI_TWO
 #undef AMPI_STORE
@@ -10654,7 +10608,7 @@ AMPI_AVX512 ampi_x16 ampi_lanes_pairs(const char *x, size_t step) {
 }
 AMPI_AVX512 void ampi_put_pairs_masked(void *p, uint32_t mask, ampi_u16 x) {
     __asm__("vmovdqu16 {%1, %0%{%2%}|%0%{%2%}, %1}"
-            : "+m"(*(ampi_whole_avx512 *)p) : "v"(x), "Yk"(mask));
+            : "+m"(*(ampi_at_avx512 *)p) : "v"(x), "Yk"(mask));
 }
 AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd k, then even */
     __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
@@ -11000,12 +10954,11 @@ static const ampi_engine ampi_engine_mmla = {
    in the text, so that they need no header and no target attribute. All else is as in "avx512". */
 
 #ifndef AMPI_TILES_MODEL
-#define AMPI_TILE_LOAD(T, P, S)                                                                \
-    __asm__ __volatile__("tileloadd {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"             \
+#define AMPI_TILE_READ(op, T, P, S)                                                            \
+    __asm__ __volatile__(op " {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"                   \
                          : : "r"(P), "r"((size_t)(S)) : "memory")
-#define AMPI_TILE_PASS(T, P, S) /* a load that leaves the first-level cache as it is */        \
-    __asm__ __volatile__("tileloaddt1 {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"           \
-                         : : "r"(P), "r"((size_t)(S)) : "memory")
+#define AMPI_TILE_LOAD(T, P, S) AMPI_TILE_READ("tileloadd", T, P, S)
+#define AMPI_TILE_PASS(T, P, S) AMPI_TILE_READ("tileloaddt1", T, P, S) /* past the first cache */
 #define AMPI_TILE_STORE(T, P, S)                                                               \
     __asm__ __volatile__("tilestored {%%tmm" #T ", (%0,%1,1)|[%0+%1*1], tmm" #T "}"            \
                          : : "r"(P), "r"((size_t)(S)) : "memory")
@@ -11227,20 +11180,7 @@ AMPI_MACROS_END
 #undef AMPI_PASS
 
 /* ---------------------------------------------------------------------- licence
-   MIT License, Copyright (c) 2026 the amp.h authors (its text is in LICENSE, and at
-   https://spdx.org/licenses/MIT), or public domain, as you prefer:
-
-   This is free and unencumbered software released into the public domain. Anyone is free to copy,
-   modify, publish, use, compile, sell, or distribute this software, either in source code form or
-   as a compiled binary, for any purpose, commercial or non-commercial, and by any means. In
-   jurisdictions that recognize copyright laws, the author or authors of this software dedicate
-   any and all copyright interest in the software to the public domain. We make this dedication
-   for the benefit of the public at large and to the detriment of our heirs and successors. We
-   intend this dedication to be an overt act of relinquishment in perpetuity of all present and
-   future rights to this software under copyright law.
-
-   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING
-   BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
-   NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
-   LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
-   CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE. */
+   SPDX-License-Identifier: MIT OR Unlicense
+   Copyright (c) 2026 the amp.h authors. MIT License, or public domain by the Unlicense, as you
+   prefer: https://spdx.org/licenses has both texts, and so has LICENSE. THE SOFTWARE IS PROVIDED
+   "AS IS", WITHOUT WARRANTY OF ANY KIND. */

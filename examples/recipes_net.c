@@ -159,14 +159,14 @@ static void recipe_a(void) {
    2 bytes per weight. (A state that lies in a file: amp_optimizer_load_file.) */
 static size_t blocks, bytes; /* of memory that amp.h holds; that it has asked for */
 
-static void *counted_malloc(size_t num_bytes, void *user) {
+static void *counted_malloc(void *user, size_t num_bytes) {
     (void)user;
     blocks++;
     bytes += num_bytes;
     return malloc(num_bytes);
 }
 
-static void counted_free(void *memory, void *user) {
+static void counted_free(void *user, void *memory) {
     (void)user;
     blocks -= memory != NULL;
     free(memory);
