@@ -541,7 +541,7 @@ static amp_result m_set_moments(m_optimizer *m, int i, const f32 *first, const f
     const f32 *const from[2] = {first, second};
     m_tensor        *t     = i >= 0 && i < m->num ? &m->t[i] : NULL;
     const int        has   = t ? t->learns * m->moments : 0;
-    int              k, j;
+    int              k, j, type;
     if (ready != AMP_OK) return ready;
     if (!t) return AMP_ERROR_INVALID_ARGUMENT;
     for (k = 0; k < 2; k++)
@@ -550,10 +550,9 @@ static amp_result m_set_moments(m_optimizer *m, int i, const f32 *first, const f
         if (t->n && !from[k]) return AMP_ERROR_INVALID_ARGUMENT;
     if (has && t->storage.moments == AMP_FORMAT_8BIT) return AMP_ERROR_UNSUPPORTED;
     if (has == 2 && !m->step) return AMP_ERROR_INVALID_CONFIG;
+    type = t->storage.moments == AMP_FORMAT_BF16 ? (int)AMP_BF16 : (int)AMP_F32;
     for (k = 0; k < has; k++)
-        for (j = 0; j < t->n; j++)
-            m->moment[k][t->at + j] =
-                rounded(t->storage.moments == AMP_FORMAT_BF16 ? (int)AMP_BF16 : (int)AMP_F32, from[k][j]);
+        for (j = 0; j < t->n; j++) m->moment[k][t->at + j] = rounded(type, from[k][j]);
     t->set = 1;
     return AMP_OK;
 }

@@ -271,7 +271,8 @@ static amp_result perform(operation op, body *b) {
         return amp_optimizer_rebind_all(opt, job.all_weights ? job.weights[k] : NULL,
                                         job.all_grads ? job.grads[k] : NULL);
     case REFRESH: return amp_optimizer_refresh(opt);
-    case MOMENTS: return amp_optimizer_set_moments(opt, job.index, job.moments[k][0], job.moments[k][1]);
+    case MOMENTS:
+        return amp_optimizer_set_moments(opt, job.index, job.moments[k][0], job.moments[k][1]);
     case CARRY: return amp_optimizer_carry(opt, job.rate);
     case SAVE: job.file->size = 0; return amp_optimizer_save(opt, write_bytes, job.file);
     case LOAD: job.file->at = 0; return amp_optimizer_load(opt, read_bytes, job.file);
@@ -1243,7 +1244,7 @@ static void call_step(int illegal) {
     say("step %08x", bits32(job.rate));
     attempt(STEP);
     expected = m_step(&w.m, scaler_of(), &job.rate);
-    if (expected == AMP_ERROR_BAD_STATE && m_without_moments(&w.m) >= 0 && m_can_step(&w.m, 1) == AMP_OK &&
+    if (m_can_step(&w.m, 1) == AMP_OK && m_without_moments(&w.m) >= 0 &&
         strncmp(w.bodies[0].problem, without, strlen(without)) != 0)
         stop("moments of %s were not set, but its message is \"%s\"", without, w.bodies[0].problem);
     w.version += expect(STEP, expected) == AMP_OK;
@@ -1262,7 +1263,8 @@ static void call_set_lr(int illegal) {
     if (expect(SET_LR, expected) == AMP_OK) w.m.lr = bits32(job.rate), w.m.has_lr = 1;
 }
 
-/* Moments of tensor i, which need not be there; of a rank its range. A NULL that is illegal is so for all ranks. */
+/* Moments of tensor i, which need not be there; of a rank its range. What is illegal is so for all
+   ranks. */
 static void call_moments(int i, int illegal) {
     static f32 values[2][MAX_E];
     const int  there = i >= 0 && i < w.m.num, n = there ? w.m.t[i].n : 1;
@@ -1275,9 +1277,12 @@ static void call_moments(int i, int illegal) {
         }
     for (r = 0; r < w.ranks + w.two; r++) {
         size_t first = 0, part = (size_t)n;
-        if (r < w.ranks && there && w.m.prepared) amp_optimizer_range(&w.bodies[r].opt, i, &first, &part);
+        if (r < w.ranks && there && w.m.prepared)
+            amp_optimizer_range(&w.bodies[r].opt, i, &first, &part);
         for (k = 0; k < 2; k++) {
-            float *x = k < has && (part || illegal || one_in(2)) ? (float *)array_of(part, 4, (int)(w.shape >> 6 & 1)) : NULL;
+            float *x = NULL;
+            if (k < has && (part || illegal || one_in(2)))
+                x = (float *)array_of(part, 4, (int)(w.shape >> 6 & 1));
             for (j = 0; j < (int)part && x; j++) put_value(x, AMP_F32, j, values[k][first + (size_t)j]);
             job.moments[r][k] = x;
         }
@@ -1285,7 +1290,8 @@ static void call_moments(int i, int illegal) {
     job.index = i;
     say("moments of %d, %d of them", i, has);
     attempt(MOMENTS);
-    (void)expect(MOMENTS, m_set_moments(&w.m, i, has > 0 ? values[0] : NULL, has > 1 ? values[1] : NULL));
+    (void)expect(MOMENTS, m_set_moments(&w.m, i, has > 0 ? values[0] : NULL,
+                                        has > 1 ? values[1] : NULL));
 }
 
 /* Of all tensors. */
@@ -1795,7 +1801,8 @@ static void do_again(void) {
     observe();
     for (i = 0; i < num; i++)
         same &= w.m.t[i].has_grad == (w.given[i].grad || (w.m.ranks && w.m.t[i].learns));
-    if (same && m_without_moments(&w.m) < 0 && one_in(2)) { /* or the twin would lack what the file brings */
+    same &= m_without_moments(&w.m) < 0; /* or the twin would lack what the file brings */
+    if (same && one_in(2)) {
         again_alone(slot);
         return;
     }

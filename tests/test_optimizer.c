@@ -3453,9 +3453,12 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 0, NULL, NULL), AMP_OK);
         if (!two) TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_UNSUPPORTED, "tensor 1 (first): it has no such");
         if (!one && !two) TOLD(amp_optimizer_set_moments(&opt, 1, m, NULL), AMP_ERROR_UNSUPPORTED, "it has no such moment");
-        if (one) TOLD(amp_optimizer_set_moments(&opt, 1, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "tensor 1 (first): first is NULL");
-        if (two) TOLD(amp_optimizer_set_moments(&opt, 1, NULL, m), AMP_ERROR_INVALID_ARGUMENT, "tensor 1 (first): first is NULL");
-        if (two) TOLD(amp_optimizer_set_moments(&opt, 1, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "tensor 1 (first): second is NULL");
+        if (one || two)
+            TOLD(amp_optimizer_set_moments(&opt, 1, NULL, two ? m : NULL), AMP_ERROR_INVALID_ARGUMENT,
+                 "tensor 1 (first): first is NULL");
+        if (two)
+            TOLD(amp_optimizer_set_moments(&opt, 1, m, NULL), AMP_ERROR_INVALID_ARGUMENT,
+                 "tensor 1 (first): second is NULL");
         if (one || two) {
             CHECK_EQ_INT(amp_optimizer_moments(&opt, 1, got, NULL), AMP_OK);
             CHECK(got[0] >= 0.0f && got[0] <= 0.0f);
@@ -3508,7 +3511,8 @@ TEST(moments_forgotten, "law 17: with first_step above 0 AdamW takes no step unt
         amp_optimizer_free(&opt);
         desc.first_step = 0;
         begin_moments(&opt, &desc, w, g);
-        TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_INVALID_CONFIG, "tensor 1 (first): these moments are of no step");
+        TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_INVALID_CONFIG,
+             "tensor 1 (first): these moments are of no step");
         if (way) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.1f), AMP_OK);
         else file.at = 0, CHECK_EQ_INT(amp_optimizer_load(&opt, get_bytes, &file), AMP_OK);
         TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_OK, "");
