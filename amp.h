@@ -10013,13 +10013,26 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
     AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
+/* The same of up to W rows, and of types that count as others. */
+AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+                               const float *v) {
+    AMPI_V m[AMPI_W], s = AMPI_(get)(sum, 0);
+    size_t k, i;
+    for (k = 0; k < ks; k += AMPI_W) {
+        const ampi_operand at = ampi_operand_at(*x, 0, k);
+        AMPI_(turned)(m, &at, x->rs, rows, ks - k);
+        AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+            if (i < ks - k) s = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s);
+    }
+    AMPI_(put)(sum, 0, s);
+}
 /* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
 AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype type, size_t rows,
                              size_t ks, const float *v) {
     enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
     const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
-    AMPI_V s[BLOCKS], m[AMPI_W];
-    size_t r, k, i, q, n;
+    AMPI_V s[BLOCKS];
+    size_t r, k, q;
     for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
         const int whole = rows - r >= BLOCKS * AMPI_W && x->as == type;
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
@@ -10027,16 +10040,11 @@ AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype 
             AMPI_UNROLL for (q = 0; q < BLOCKS; q++)
                 s[q] = AMPI_(add_turned)(
                     s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, x->rs, v + k);
-        for (; k < ks; k += n) {
-            n = ampi_min(ks - k, AMPI_W);
-            for (q = 0; q < BLOCKS && r + q * AMPI_W < rows; q++) {
-                const ampi_operand at = ampi_operand_at(*x, r + q * AMPI_W, k);
-                AMPI_(turned)(m, &at, x->rs, rows - r - q * AMPI_W, n);
-                AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-                    if (i < n) s[q] = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s[q]);
-            }
-        }
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
+        for (q = r; k < ks && q < ampi_min(rows, r + BLOCKS * AMPI_W); q += AMPI_W) {
+            const ampi_operand at = ampi_operand_at(*x, q, k);
+            AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k);
+        }
     }
     AMPI_(done)();
 }
