@@ -7172,8 +7172,8 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
        panel    wide columns, deep k of them
        sums     of blocks whose k goes on, wide columns: where k is deeper than the panel, of tall
                 rows; where it is only deeper than the strip, of the strip's rows; else none
-   Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products: strip
-   and sums have room for near k and for the columns of its panel, as step and wide may shrink. */
+   Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products:
+   strip and sums have room for near k and its panel's columns, as step and wide may shrink. */
 static void ampi_task_size(ampi_task *w, int small) {
     const ampi_engine *e    = w->e;
     const size_t       unit = ampi_unit(e), depth = small ? 16 : e->depth;
@@ -8813,7 +8813,7 @@ static const ampi_report_hooks *ampi_with_report(void) { return NULL; }
 /* ------------------------------------------------------------------ >>impl  ops */
 
 /* ORDER of the letters of AMP_OP_LIST, and of their names */
-enum { AMPI_WIDEST = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
+enum { AMPI_AS_IS = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
 static const char        ampi_rule_letters[] = "PLFKWB";
 static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
 AMPI_STATIC_ASSERT(ampi_letters_are_all, sizeof ampi_rule_letters == (size_t)AMPI_NUM_RULES + 1);
@@ -8984,7 +8984,7 @@ static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
 
 AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                       int count, amp_dtype *compute, amp_dtype *output) {
-    int       rule = AMPI_WIDEST;
+    int       rule = AMPI_AS_IS;
     amp_dtype low  = AMP_F32, type;
     unsigned  seen = 0; /* a bit for each type */
     int       i;
@@ -11006,7 +11006,8 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C)
 #undef AMPI_SUMS
 
 static const ampi_engine ampi_engine_mmla = {
-    AMPI_BLOCKS(4, 4, 1), AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
+    AMPI_BLOCKS(4, 4, 1),
+    AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
 
 #endif /* AMPI_NEON */
 
