@@ -7053,11 +7053,10 @@ typedef struct ampi_task ampi_task;
 
 /* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
 typedef struct ampi_engine {
-    size_t rows, cols;         /* of a block, */
-    size_t row_step, col_step; /* which kernels round to these */
-    size_t depth, near;        /* pieces of a panel along k; of them at a time */
-    int    pairs;              /* words are two bf16 numbers, not one of fp32 */
-    void (*use_tiles)(int on); /* on: a thread's share begins; or it ends; or NULL */
+    size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
+    size_t depth, near;                    /* pieces of a panel along k; of them at a time */
+    int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
+    void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
     void (*pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
                       size_t n);
@@ -8813,7 +8812,7 @@ static const ampi_report_hooks *ampi_with_report(void) { return NULL; }
 /* ------------------------------------------------------------------ >>impl  ops */
 
 /* ORDER of the letters of AMP_OP_LIST, and of their names */
-enum { AMPI_AS_IS = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
+enum { AMPI_SAME = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
 static const char        ampi_rule_letters[] = "PLFKWB";
 static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
 AMPI_STATIC_ASSERT(ampi_letters_are_all, sizeof ampi_rule_letters == (size_t)AMPI_NUM_RULES + 1);
@@ -8984,7 +8983,7 @@ static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
 
 AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                       int count, amp_dtype *compute, amp_dtype *output) {
-    int       rule = AMPI_AS_IS;
+    int       rule = AMPI_SAME;
     amp_dtype low  = AMP_F32, type;
     unsigned  seen = 0; /* a bit for each type */
     int       i;
@@ -10443,10 +10442,8 @@ AMPI_HERE uint32_t AMPI_(largest16)(AMPI_U u) {
     const uint16x8_t h = vreinterpretq_u16_u32(u);
     return (uint32_t)vmaxvq_u16(vuzp2q_u16(h, h)) << 16 | vmaxvq_u16(vuzp1q_u16(h, h));
 }
-AMPI_HERE void AMPI_(around)(void *p, size_t i, AMPI_V x) { memcpy((float *)p + i, &x, sizeof x); }
-AMPI_HERE void AMPI_(around16)(void *p, size_t i, AMPI_(shorts) h) {
-    memcpy((uint16_t *)p + i, &h, sizeof h);
-}
+#define ampi_around_neon   ampi_put_neon
+#define ampi_around16_neon ampi_put_shorts_neon
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, a, b); }
 #endif
 #undef AMPI_TWO
@@ -10575,7 +10572,6 @@ static uint32_t ampi_features_of(ampi_cpuid_fn cpuid) {
 static uint32_t ampi_cpu_features(void) { return ampi_features_of(ampi_cpuid); }
 
 /* Eight floats. */
-
 #define AMPI_TIER   _avx2
 #define AMPI_TARGET target("avx2,fma,f16c")
 #define AMPI_W      8
@@ -10610,7 +10606,6 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 #if AMPI_512
 
 /* Sixteen. */
-
 #define AMPI_TIER   _avx512
 #ifdef AMPI_TILES_MODEL
 #define AMPI_BY512  unused
@@ -10881,7 +10876,6 @@ static const ampi_loops ampi_loops_pairs = {
 #if AMPI_NEON
 
 /* Four floats, always there. */
-
 #define AMPI_TIER   _neon
 #define AMPI_TARGET unused
 #define AMPI_W      4
