@@ -7005,11 +7005,10 @@ typedef struct ampi_task ampi_task;
 
 /* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
 typedef struct ampi_engine {
-    size_t rows, cols;         /* of a block, */
-    size_t row_step, col_step; /* which kernels round to these */
-    size_t depth, near;        /* pieces of a panel along k; of them at a time */
-    int    pairs;              /* words are two bf16 numbers, not one of fp32 */
-    void (*use_tiles)(int on); /* on: a thread's share begins; or it ends; or NULL */
+    size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
+    size_t depth, near;                    /* pieces of a panel along k; of them at a time */
+    int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
+    void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
     void (*pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
                       size_t n);
@@ -7124,8 +7123,8 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
        panel    wide columns, deep k of them
        sums     of blocks whose k goes on, wide columns: where k is deeper than the panel, of tall
                 rows; where it is only deeper than the strip, of the strip's rows; else none
-   Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products: strip
-   and sums have room for near k and for the columns of its panel, as step and wide may shrink. */
+   Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products:
+   strip and sums have room for near k and its panel's columns, as step and wide may shrink. */
 static void ampi_task_size(ampi_task *w, int small) {
     const ampi_engine *e    = w->e;
     const size_t       unit = ampi_unit(e), depth = small ? 16 : e->depth;
@@ -8739,7 +8738,7 @@ AMPI_COLD_END
 /* ------------------------------------------------------------------ >>impl  ops */
 
 /* ORDER of the letters of AMP_OP_LIST, and of their names */
-enum { AMPI_WIDEST = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
+enum { AMPI_SAME = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
 static const char        ampi_rule_letters[] = "PLFKWB";
 static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
 AMPI_STATIC_ASSERT(ampi_letters_are_all, sizeof ampi_rule_letters == (size_t)AMPI_NUM_RULES + 1);
@@ -8910,7 +8909,7 @@ static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
 
 AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                       int count, amp_dtype *compute, amp_dtype *output) {
-    int       rule = AMPI_WIDEST;
+    int       rule = AMPI_SAME;
     amp_dtype low  = AMP_F32, type;
     unsigned  seen = 0; /* a bit for each type */
     int       i;
@@ -9959,13 +9958,26 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
     AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
+/* The same of up to W rows, and of types that count as others. */
+AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+                               const float *v) {
+    AMPI_V m[AMPI_W], s = AMPI_(get)(sum, 0);
+    size_t k, i;
+    for (k = 0; k < ks; k += AMPI_W) {
+        const ampi_operand at = ampi_operand_at(*x, 0, k);
+        AMPI_(turned)(m, &at, x->rs, rows, ks - k);
+        AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+            if (i < ks - k) s = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s);
+    }
+    AMPI_(put)(sum, 0, s);
+}
 /* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
 AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype type, size_t rows,
                              size_t ks, const float *v) {
     enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
     const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
-    AMPI_V s[BLOCKS], m[AMPI_W];
-    size_t r, k, i, q, n;
+    AMPI_V s[BLOCKS];
+    size_t r, k, q;
     for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
         const int whole = rows - r >= BLOCKS * AMPI_W && x->as == type;
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
@@ -9973,16 +9985,11 @@ AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype 
             AMPI_UNROLL for (q = 0; q < BLOCKS; q++)
                 s[q] = AMPI_(add_turned)(
                     s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, x->rs, v + k);
-        for (; k < ks; k += n) {
-            n = ampi_min(ks - k, AMPI_W);
-            for (q = 0; q < BLOCKS && r + q * AMPI_W < rows; q++) {
-                const ampi_operand at = ampi_operand_at(*x, r + q * AMPI_W, k);
-                AMPI_(turned)(m, &at, x->rs, rows - r - q * AMPI_W, n);
-                AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-                    if (i < n) s[q] = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s[q]);
-            }
-        }
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
+        for (q = r; k < ks && q < ampi_min(rows, r + BLOCKS * AMPI_W); q += AMPI_W) {
+            const ampi_operand at = ampi_operand_at(*x, q, k);
+            AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k);
+        }
     }
     AMPI_(done)();
 }
@@ -10381,10 +10388,8 @@ AMPI_HERE uint32_t AMPI_(largest16)(AMPI_U u) {
     const uint16x8_t h = vreinterpretq_u16_u32(u);
     return (uint32_t)vmaxvq_u16(vuzp2q_u16(h, h)) << 16 | vmaxvq_u16(vuzp1q_u16(h, h));
 }
-AMPI_HERE void AMPI_(around)(void *p, size_t i, AMPI_V x) { memcpy((float *)p + i, &x, sizeof x); }
-AMPI_HERE void AMPI_(around16)(void *p, size_t i, AMPI_(shorts) h) {
-    memcpy((uint16_t *)p + i, &h, sizeof h);
-}
+#define ampi_around_neon   ampi_put_neon
+#define ampi_around16_neon ampi_put_shorts_neon
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, a, b); }
 #endif
 #undef AMPI_TWO
@@ -10513,7 +10518,6 @@ static uint32_t ampi_features_of(ampi_cpuid_fn cpuid) {
 static uint32_t ampi_cpu_features(void) { return ampi_features_of(ampi_cpuid); }
 
 /* Eight floats. */
-
 #define AMPI_TIER   _avx2
 #define AMPI_TARGET target("avx2,fma,f16c")
 #define AMPI_W      8
@@ -10548,7 +10552,6 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 #if AMPI_512
 
 /* Sixteen. */
-
 #define AMPI_TIER   _avx512
 #ifdef AMPI_TILES_MODEL
 #define AMPI_BY512  unused
@@ -10819,7 +10822,6 @@ static const ampi_loops ampi_loops_pairs = {
 #if AMPI_NEON
 
 /* Four floats, always there. */
-
 #define AMPI_TIER   _neon
 #define AMPI_TARGET unused
 #define AMPI_W      4
@@ -10944,7 +10946,8 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C)
 #undef AMPI_SUMS
 
 static const ampi_engine ampi_engine_mmla = {
-    AMPI_BLOCKS(4, 4, 1), AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
+    AMPI_BLOCKS(4, 4, 1),
+    AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
 
 #endif /* AMPI_NEON */
 
