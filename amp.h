@@ -475,7 +475,7 @@ AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype t
 
 /* Check src, and write it multiplied by 1 / scale. dst is another array, of n floats; or src itself
    (fp32 or bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling has saved); or NULL, to
-   check alone. Arrays that overlap in part: AMP_ERROR_OVERLAP. After all, step if found_inf is 0. */
+   check alone. A partial overlap is AMP_ERROR_OVERLAP. At the end, step if found_inf is 0. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n);
 
