@@ -274,13 +274,16 @@
                   amp_session_start(s, backend, amp_session_start(s, &desc), an amp_session_desc;
                     bytes, allocator, scaler)   NULL: defaults
               Files of 0.1 to 0.5 are AMP_ERROR_UNSUPPORTED: load them with 0.7.0 and save anew.
+              AdamW with first_step above 0 is AMP_ERROR_BAD_STATE until moments were set or loaded.
               Repairs that your program may notice: a C file that gcc compiles with -Ofast keeps
               __FAST_MATH__ behind amp.h, and so the vector functions of <math.h>. Each call that
               returns a result writes desc.problem. AMP_DTYPE=fp16 or AMP_ENABLE=1 turns the loss
-              scale on, also where desc had fp32 and no scale, and ends an `off` of a session's
-              policy. AMP_ENABLE=0 works with desc.storage. A wrong AMP_DTYPE is
-              AMP_ERROR_INVALID_CONFIG of a session, too. amp_scaler_unscale refuses arrays that
-              overlap in part. With AMP_CBLAS on Apple a scope leaves fp32 products to Accelerate.
+              scale on, also where desc had fp32 and no scale. An AMP_DTYPE of 16 bits goes over
+              what a program said of op:gemm, and ends its `off`, as AMP_ENABLE=1 does. A session
+              whose AMP_POLICY asks for fp16 has a loss scale. AMP_ENABLE=0 works with desc.storage.
+              A wrong AMP_DTYPE is AMP_ERROR_INVALID_CONFIG of a session, too. amp_scaler_unscale
+              refuses arrays that overlap in part. With AMP_CBLAS on Apple a scope leaves fp32
+              products to Accelerate. With AMP_NO_RANKS a set of files is AMP_ERROR_UNSUPPORTED.
               Repairs of files: a number that no run can have, padding, or bytes behind the end are
               AMP_ERROR_CORRUPT, and no save writes such a number. Sets at steps of 9e15 and more
               are saved and loaded. A set over files of another version is refused. A report on
