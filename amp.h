@@ -90,7 +90,7 @@
    65536 in every dtype, AMP_F32 too, and the first step is refused (AMP_ERROR_BAD_STATE) until
    you have asked for the scale.
 
-   Recipes, with lines to copy in examples/recipes.c and tests/test_recipes.c:
+   Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
        other weights          an average, the best: write them to the masters, amp_optimizer_refresh
        gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
@@ -125,7 +125,7 @@
    amp_cpu_force_tier("avx512"), or "neon", keeps to FMA where machines must agree. Three tiers,
    for products with m and n at least 2 and m n k at least 2^15, have bits of their own; in all of
    them bf16 subnormals and sums below 2^-126 count as 0:
-       AMX (Linux)      A and B of 16 bits. Tiles (tests/tiles.h defines them) sum 32 k at a time,
+       AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time,
            the even and the odd ones apart. fp16 is split into two bf16 numbers, exactly, but an
            infinity may give NaN where A or B is not bf16. A's higher one times B's lower is added
            first, then high high, low high, low low: so B' A' has other bits than A B, and x x' is
@@ -146,7 +146,7 @@
            order, CPU or GPU, grids, graphs (but sign and payload of a NaN that comes of an infinite
            weight or moment, or of a check that is disabled). Products: within FMA, tiles, pairs,
            BFMMLA and plain C; on a GPU no (bits.sh; test_cuda.cpp: own_steps to shards, grids;
-           tests/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
+           tests/gpu/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
        any number of ranks: steps with desc.ranks, if micro-batches are added in the order that
@@ -899,9 +899,9 @@ AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first,
 /* Add the scaled gradients of count micro-batches, at most 65536, to accumulators that every step
    and load clears: of each, the elements of this rank's range of tensor i, in backend memory,
    stride elements behind those before it. They are added in fp32 as a binary tree (>>impl ranks):
-   a rank may add its k so where count divides M and is a power of two (examples/ddp_mpi.c). On any
-   other count send each by itself, and add all M in one call. Does not wait; one launch on CUDA.
-   AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
+   a rank may add its k so where count divides M and is a power of two (examples/ddp/ddp_mpi.c).
+   On any other count send each by itself, and add all M in one call. Does not wait; one launch on
+   CUDA. AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *grads,
                                             size_t stride, size_t count, amp_dtype type);
 #endif

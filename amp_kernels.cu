@@ -36,9 +36,9 @@
    Loops are grid-strided: every grid and block size gives the same bits.
 
    HOW LOOPS ARE WRITTEN   All loads of an iteration are under way before the first is used, and
-   types are told from each other in front of the loop. tests/nvcc.sh reads in SASS that it is so,
-   counts instructions, and sees the stack of a loop over registers that was not unrolled, as short
-   ones of constant length are unasked. */
+   types are told from each other in front of the loop. tests/gpu/nvcc.sh reads in SASS that it is
+   so, counts instructions, and sees the stack of a loop over registers that was not unrolled, as
+   short ones of constant length are unasked. */
 
 #include <cublasLt.h>
 #include <cublas_v2.h>

@@ -15,7 +15,7 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #define PROGRAM "autocast_ops"
-#include "train_cli.h" /* options, fail, finish */
+#include "support/train_cli.h" /* options, fail, finish */
 #include <math.h>      /* erff, expf, fabs, fmax, fmaxf, logf, sqrtf */
 
 static const char *const usage =

@@ -135,7 +135,7 @@ class FusedAdamW {
 /* --------------------------------------------------------------------------------- copy to here */
 
 #define PROGRAM "libtorch"
-#include "train_data.h"
+#include "support/train_data.h"
 
 #include <ctime>
 #include <memory>

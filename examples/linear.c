@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 #define PROGRAM "linear"
-#include "train_cli.h" /* fail, the values on the command line, finish */
+#include "support/train_cli.h" /* fail, the values on the command line, finish */
 enum { MAX_H = 2048, MAX_B = 512, IN = 784, OUT = 10, LAYERS = 3, WAYS = 4 };
 static size_t            B, width[LAYERS + 1] = {IN, 0, 0, OUT};
 static const char *const names[WAYS]       = {"loops", "amp fp32", "amp bf16", "amp fp16"};

@@ -17,7 +17,7 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #define PROGRAM "pitfalls"
-#include "train_cli.h" /* fail, no_options, finish */
+#include "support/train_cli.h" /* fail, no_options, finish */
 
 #include <math.h>   /* sinf, sqrtf, fabsf, tanhf */
 #include <stdio.h>

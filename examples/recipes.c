@@ -22,7 +22,7 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #define PROGRAM "recipes"
-#include "train_cli.h" /* fail, no_options, finish */
+#include "support/train_cli.h" /* fail, no_options, finish */
 
 #include <math.h>   /* sqrt, fabs, fmax, pow */
 #include <stdio.h>

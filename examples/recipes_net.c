@@ -15,7 +15,7 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #define PROGRAM "recipes_net"
-#include "train_cli.h" /* fail, no_options, finish */
+#include "support/train_cli.h" /* fail, no_options, finish */
 
 #include <math.h>   /* sqrt */
 #include <stdio.h>

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #define PROGRAM "report"
-#include "train_files.h" /* and train_cli.h: errors, options, how a program begins and ends */
+#include "support/train_files.h" /* and train_cli.h: errors, options, how a program begins and ends */
 
 static void *need(void *old, size_t count, size_t size) {
     void *p = realloc(old, (count ? count : 1) * size);

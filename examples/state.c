@@ -51,12 +51,12 @@
 
 int gpt_main(int argc, char **argv);
 #define main gpt_main /* gpt.c is a program, of which the network is needed here; it brings amp.h */
-#include "gpt.c"
+#include "nets/gpt.c"
 #undef main
 
-#include "train_data.h"
-#include "train_rows.h"
-#include "train_storage.h"
+#include "support/train_data.h"
+#include "support/train_rows.h"
+#include "support/train_storage.h"
 
 enum { LAYERS = 4, WIDEST = 128, IMAGES = 64, MAX_TURNS = 101 };
 enum { CLASSIFY, RECONSTRUCT, GPT, NUM_TASKS };

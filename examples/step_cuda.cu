@@ -29,8 +29,8 @@
 #include <cuda_runtime.h>
 
 #define PROGRAM "step_cuda"
-#include "train_cli.h" /* fail, no_options, finish */
-#include "cuda_must.cuh"
+#include "support/train_cli.h" /* fail, no_options, finish */
+#include "support/cuda_must.cuh"
 
 #include <math.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 #include "amp.h"
 #include "amp_report.h" /* amp_report_table */
 #define PROGRAM "which_tensor"
-#include "train_cli.h" /* no_options, finish */
+#include "support/train_cli.h" /* no_options, finish */
 #include <math.h>   /* sinf */
 #include <stdio.h>
 #include <string.h> /* strcmp, strstr */

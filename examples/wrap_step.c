@@ -17,7 +17,7 @@
 #include <string.h> /* memset */
 #include <time.h>   /* clock */
 #define PROGRAM "wrap_step"
-#include "train_cli.h" /* fail, no_options, finish */
+#include "support/train_cli.h" /* fail, no_options, finish */
 
 enum { SIDE = 16, POINTS = SIDE * SIDE, LAYERS = 3, IN = 3, HIDDEN = 64, ROW = 100 };
 enum { SECOND = IN * HIDDEN, THIRD = SECOND + HIDDEN * HIDDEN, WEIGHTS = THIRD + HIDDEN };

@@ -2,14 +2,14 @@
    more: a malloc that counts and can fail, private functions that white.h declares, and other
    processors than this one. With TEST_MODEL some of their instructions are a model's, in C. */
 
-#include "white.h"
+#include "support/white.h"
 
 #ifdef TEST_MODEL
-#define AMPI_TILES_MODEL "tests/tiles.h"
+#define AMPI_TILES_MODEL "tests/support/tiles.h"
 #endif
 #define AMPI_PROCESSOR(features) (planted ? *planted : processor_features(features))
 static const uint32_t *planted;
-#include "processor.h"
+#include "support/processor.h"
 
 long white_malloc_calls;
 int  white_malloc_fails;

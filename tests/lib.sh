@@ -62,6 +62,7 @@ interrupt() { # interrupt FILE PATTERN: the last command of the background, as s
     done
     kill -INT $! && wait $!
 }
+example() { ls "examples/$1" examples/*/"$1" 2> /dev/null; } # example FILE: where it is
 works() { # works COMPILER [FLAGS]: a program that is compiled so runs
     have "$1" && echo 'int main(void) { return 0; }' > "$out/works.cpp" &&
         $1 ${2-} "$out/works.cpp" -o "$out/works" > /dev/null 2>&1 && "$out/works" > /dev/null 2>&1
@@ -86,4 +87,4 @@ finish() { # the last line, and the end
     exit
 }
 rm -f "$out/unread"
-[ -z "${DEAD_LOG-}" ] || . tests/world.sh # dead.sh: is there a check that cannot fail?
+[ -z "${DEAD_LOG-}" ] || . tests/faults/world.sh # dead.sh: is there a check that cannot fail?

@@ -21,14 +21,14 @@ case $config in sanitize)
         skip "$compiler has no address and undefined-behaviour sanitizers"
 esac
 object=$(dirname "$program")/amp.o
-grep -q '^#include "amp.c"' "tests/test_$test.c" && object=
-grep -q '^#include <pthread.h>' "tests/test_$test.c" && flags="$flags -pthread"
+grep -q '^#include "../amp.c"' "tests/unit/test_$test.c" && object=
+grep -q '^#include <pthread.h>' "tests/unit/test_$test.c" && flags="$flags -pthread"
 fails() { # fails WHY: it does, with what the compiler said
     { cat ${object:+"$object.log"} "$program.out"
       printf 'FAIL %s: %s\n0 passed, 1 failed\n' "$test" "$1"; } | with_config
     exit 0
 }
-$compiler -std=c99 $flags -I. -c "tests/test_$test.c" -o "$program.o" > "$program.out" 2>&1 &&
+$compiler -std=c99 $flags -I. -c "tests/unit/test_$test.c" -o "$program.o" > "$program.out" 2>&1 &&
     $compiler $flags "$program.o" $object -o "$program" -lm > "$program.out" 2>&1 ||
     fails 'does not compile'
 [ -z "$object" ] || [ ! -s "$object.log" ] || fails 'amp.h compiles with warnings'

@@ -12,7 +12,7 @@
 
    BUILD AND RUN, in the directory of amp.h:
 
-       nvcc -O3 -arch=native -I. examples/train_cuda.cu amp_kernels.cu \
+       nvcc -O3 -arch=native -I. examples/cublas/train_cuda.cu amp_kernels.cu \
            -lcublas -lcublasLt -o train_cuda
        ./train_cuda                                         see also --help; needs 2 GB on the GPU
 
@@ -53,8 +53,8 @@
 #include <string.h>
 
 #define PROGRAM "train_cuda"
-#include "train_cli.h" /* fail, options, progress */
-#include "cuda_must.cuh"
+#include "../support/train_cli.h" /* fail, options, progress */
+#include "../support/cuda_must.cuh"
 
 enum form { FP32, TF32, HALF, SCALED, GRAPH, NUM_FORMS };
 enum { MAX_LAYERS = 32, WARM_UP = 10, WORKSPACE = 32 << 20 };

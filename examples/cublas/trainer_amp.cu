@@ -11,8 +11,8 @@
 
    BUILD AND RUN, in the directory of amp.h:
 
-       nvcc -O3 -arch=native -I. examples/trainer_fp32.cu -lcublas -o trainer_fp32
-       nvcc -O3 -arch=native -I. examples/trainer_amp.cu amp_kernels.cu \
+       nvcc -O3 -arch=native -I. examples/cublas/trainer_fp32.cu -lcublas -o trainer_fp32
+       nvcc -O3 -arch=native -I. examples/cublas/trainer_amp.cu amp_kernels.cu \
            -lcublas -lcublasLt -o trainer_amp
        ./trainer_fp32            --small: a network and a set of points that fit anywhere
        ./trainer_amp

@@ -10,7 +10,7 @@
    and steps, save and resume. The network is in ddp_net.h, options and tables in
    ddp_report.h, images in train_data.h. ddp_nccl.cu does the same on NVIDIA GPUs.
 
-   RUN   mpicc -O3 -I. examples/ddp_mpi.c -o ddp_mpi -lm && mpirun -n 4 ./ddp_mpi
+   RUN   mpicc -O3 -I. examples/ddp/ddp_mpi.c -o ddp_mpi -lm && mpirun -n 4 ./ddp_mpi
          in the directory of amp.h; without mpirun it is one rank. See also --help.
 
    OVERLAP  A layer's gradient is sent as soon as it is there, and backward goes on; owners wait
@@ -81,7 +81,7 @@ static void end_all_ranks(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 
-#include "train_data.h"
+#include "../support/train_data.h"
 #include "ddp_report.h" /* options, table, memory */
 
 #include <sched.h>

@@ -8,7 +8,7 @@
 
    BUILD AND RUN, in the directory of amp.h; names of variables as torchrun and its likes set them:
 
-       nvcc -O3 -std=c++14 -arch=native -I. examples/ddp_nccl.cu amp_kernels.cu \
+       nvcc -O3 -std=c++14 -arch=native -I. examples/ddp/ddp_nccl.cu amp_kernels.cu \
            -lcublas -lcublasLt -lnccl -o ddp_nccl
        for r in 0 1 2 3; do
            RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r DDP_ID=ddp.id ./ddp_nccl & done; wait
@@ -35,14 +35,14 @@ static void end_rank(int code);
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 
-#include "train_data.h"
+#include "../support/train_data.h"
 #include "ddp_report.h" /* options, table, memory */
 
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include "cuda_must.cuh"
+#include "../support/cuda_must.cuh"
 
 #include <math.h>
 #include <sched.h>

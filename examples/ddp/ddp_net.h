@@ -9,8 +9,8 @@
 #define DDP_NET_H
 
 #include "amp.h"
-#include "train_data.h"
-#include "train_rows.h" /* softmax_error */
+#include "../support/train_data.h"
+#include "../support/train_rows.h" /* softmax_error */
 
 #include <math.h>
 

@@ -7,8 +7,8 @@
 #define DDP_REPORT_H
 
 #include "amp.h"
-#include "train_cli.h"
-#include "train_files.h"
+#include "../support/train_cli.h"
+#include "../support/train_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
    train_data.h, random numbers in train_numbers.h, errors and progress in train_cli.h;
    measure_... only counts.
 
-   RUN   cc -O3 -I. examples/train.c -o train -lm && ./train         in the directory of amp.h
+   RUN   cc -O3 -I. examples/digits/train.c -o train -lm && ./train         in the directory of amp.h
 
    Under a minute of progress, one table for each task with its reading, three pictures under
    build/, and at the end one line per task: how far fp16 and bf16 are from fp32. See also --help.
@@ -41,11 +41,11 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 
-#include "train_data.h"
+#include "../support/train_data.h"
 #include "train_report.h" /* variants, tasks, measures, report */
-#include "train_rows.h"   /* relu and normalization, softmax and losses, of a row in fp32 */
-#include "train_save.h"   /* save, resume */
-#include "train_lines.h"  /* --report */
+#include "../support/train_rows.h"   /* relu and normalization, softmax and losses, of a row in fp32 */
+#include "../support/train_save.h"   /* save, resume */
+#include "../support/train_lines.h"  /* --report */
 
 #include <math.h>
 

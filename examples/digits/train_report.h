@@ -8,8 +8,8 @@
 #define TRAIN_REPORT_H
 
 #include "amp.h"
-#include "train_data.h"
-#include "train_pictures.h"
+#include "../support/train_data.h"
+#include "../support/train_pictures.h"
 
 #include <math.h>
 #include <time.h>
@@ -96,7 +96,7 @@ static void print_help(void) {
            "  --batch N                images per step (64)\n"
            "  --seeds N                runs of each variant (5; Fashion-MNIST: 3)\n"
            "  --data digits|fashion|PATH\n"
-           "                           digits: the 1,797 in examples/digits.csv.gz; fashion:\n"
+           "                           digits: the 1,797 in examples/digits/digits.csv.gz; fashion:\n"
            "                           Debian's dataset-fashion-mnist; or a directory of IDX\n"
            "                           files; or a .csv, .csv.gz (AMP_DATA if set, else\n"
            "                           fashion if installed, else digits)\n"

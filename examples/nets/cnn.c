@@ -16,7 +16,7 @@
    train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have.
 
-   RUN   cc -O3 -march=native -I. examples/cnn.c -o cnn -lm && ./cnn      in the directory of amp.h
+   RUN   cc -O3 -march=native -I. examples/nets/cnn.c -o cnn -lm && ./cnn      in the directory of amp.h
 
    Under two minutes of progress; a table of each network, its reading, pictures under build/; at
    the end for each three lines: parity with fp32, speed, memory. See also --help.
@@ -28,9 +28,9 @@
 #define _POSIX_C_SOURCE 200809L /* popen, isatty, mkdir */
 #define PROGRAM "cnn"
 
-#include "train_count.h" /* amp.h, with a malloc that counts */
+#include "../support/train_count.h" /* amp.h, with a malloc that counts */
 #include "cnn_report.h" /* options, images, report, pictures */
-#include "train_lines.h" /* --report */
+#include "../support/train_lines.h" /* --report */
 
 typedef dataset corpus;
 
@@ -105,7 +105,7 @@ typedef struct net {
     int            num_owned;
 } net;
 
-#include "train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
+#include "../support/train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
 
 /* By default all products are in half; --policy "op:linear=fp32" has cnn's head in fp32,
    "block1.*=fp32" a block. */
@@ -743,7 +743,7 @@ static void denoise(net *n, const dataset *data, gallery *g) {
 
 static void enlarge(options *o) { o->width = o->batch = 32; }
 
-#include "train_runs.h" /* all types in turns; --check */
+#include "../support/train_runs.h" /* all types in turns; --check */
 
 static void train(report *r, const dataset *data, net nets[3]) {
     const int task = r->o.task;

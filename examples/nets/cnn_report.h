@@ -5,7 +5,7 @@
 #ifndef CNN_REPORT_H
 #define CNN_REPORT_H
 
-#include "train_data.h"
+#include "../support/train_data.h"
 
 /* -------------------------------------------------------------------------------------- options */
 
@@ -16,7 +16,7 @@ typedef struct options {
     const char *report;
 } options;
 
-#include "train_compare.h" /* report, of all that have such options */
+#include "../support/train_compare.h" /* report, of all that have such options */
 
 enum { CNN, UNET, NUM_TASKS };
 static const char *const task_names[] = {"cnn", "unet", "both", NULL};
@@ -38,7 +38,7 @@ static void print_help(void) {
            "  --task cnn|unet|both                what to train (both)\n"
            "  --data digits|fashion|PATH          as build/train takes it: Debian's\n"
            "                                      dataset-fashion-mnist if installed, at\n"
-           "                                      half the size, else examples/digits.csv.gz\n"
+           "                                      half the size, else examples/digits/digits.csv.gz\n"
            "  --width N         channels of the first layers (%d)\n", o->width);
     print_first_options(o, steps);
     print_last_options(o, "op:linear=fp32, stem=fp32, block1.*=fp32", "--task and one --dtype");

@@ -14,7 +14,7 @@
    train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have. gpt_cuda.cu is the same on a GPU.
 
-   RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
+   RUN   cc -O3 -march=native -I. examples/nets/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
 
    Under two minutes of progress; then a table, its reading, a picture under build/, some text that
    the network wrote, and three lines: parity with fp32, speed, memory. See also --help.
@@ -28,10 +28,10 @@
 #define PROGRAM "gpt"
 #endif
 
-#include "train_count.h" /* amp.h, with a malloc that counts */
+#include "../support/train_count.h" /* amp.h, with a malloc that counts */
 #include "gpt_report.h" /* options, text, report */
 #include "gpt_setup.h"  /* tensors, how they begin, the optimizer */
-#include "train_lines.h" /* --report */
+#include "../support/train_lines.h" /* --report */
 
 typedef text corpus;
 
@@ -137,7 +137,7 @@ typedef struct net {
     int            num_owned;
 } net;
 
-#include "train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
+#include "../support/train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
 
 /* How are masters and moments stored? Are masters other than fp32, so that models take the place of
    weights? */
@@ -651,7 +651,7 @@ static void write_text(net *n, int count) {
 
 static void enlarge(options *o) { o->layers = 1, o->width = 128, o->context = 64, o->batch = 16; }
 
-#include "train_runs.h" /* all types in turns; --check */
+#include "../support/train_runs.h" /* all types in turns; --check */
 #include "gpt_budget.h" /* --budget: the batches that fit into the same memory */
 
 int main(int argc, char **argv) {

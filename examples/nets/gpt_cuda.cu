@@ -13,7 +13,7 @@
 
    BUILD AND RUN, in the directory of amp.h:
 
-       nvcc -O3 -arch=native -I. examples/gpt_cuda.cu amp_kernels.cu \
+       nvcc -O3 -arch=native -I. examples/nets/gpt_cuda.cu amp_kernels.cu \
            -lcublas -lcublasLt -o gpt_cuda
        ./gpt_cuda                                                               see also --help
 
@@ -40,7 +40,7 @@
 #include "gpt_kernels.cuh"
 #include "gpt_report.h" /* options, text, report */
 #include "gpt_setup.h"  /* tensors, how they begin, the optimizer */
-#include "cuda_must.cuh"
+#include "../support/cuda_must.cuh"
 
 enum { EVERY = 10, WORKSPACE = 32 << 20 }; /* steps between two waits; bytes for products */
 

@@ -5,8 +5,8 @@
 #ifndef GPT_REPORT_H
 #define GPT_REPORT_H
 
-#include "train_cli.h"
-#include "train_numbers.h"
+#include "../support/train_cli.h"
+#include "../support/train_numbers.h"
 
 #include <string.h>
 
@@ -27,8 +27,8 @@ typedef struct options {
     int         storage; /* of masters and moments: a row of train_storage.h */
 } options;
 
-#include "train_compare.h" /* report, of all that have such options */
-#include "train_storage.h"
+#include "../support/train_compare.h" /* report, of all that have such options */
+#include "../support/train_storage.h"
 
 static const options *standard(void); /* the program's */
 

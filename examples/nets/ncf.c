@@ -16,7 +16,7 @@
    train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have.
 
-   RUN   cc -O3 -march=native -I. examples/ncf.c -o ncf -lm && ./ncf      in the directory of amp.h
+   RUN   cc -O3 -march=native -I. examples/nets/ncf.c -o ncf -lm && ./ncf      in the directory of amp.h
 
    Under two minutes of progress; then a table, its reading, a picture under build/, and three
    lines: parity with fp32, speed, memory. See also --help.
@@ -30,9 +30,9 @@
 #define _POSIX_C_SOURCE 200809L /* isatty, mkdir */
 #define PROGRAM "ncf"
 
-#include "train_count.h" /* amp.h, with a malloc that counts */
+#include "../support/train_count.h" /* amp.h, with a malloc that counts */
 #include "ncf_report.h" /* options, interactions, report */
-#include "train_lines.h" /* --report */
+#include "../support/train_lines.h" /* --report */
 
 typedef interactions corpus;
 
@@ -80,7 +80,7 @@ typedef struct net {
     int            num_owned;
 } net;
 
-#include "train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
+#include "../support/train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
 
 /* By default all products are in half; --policy "layer0=fp32" has the first layer in fp32,
    "predict=fp32" the last. */
@@ -523,7 +523,7 @@ static double compare_tables(const net *n) {
 
 static void enlarge(options *o) { o->width = 256, o->batch = 64; }
 
-#include "train_runs.h" /* all types in turns; --check */
+#include "../support/train_runs.h" /* all types in turns; --check */
 
 /* What a seed has come to. */
 static void end_seed(const report *r, summary *s, int seed, net nets[3]) {

@@ -7,8 +7,8 @@
 #ifndef NCF_DATA_H
 #define NCF_DATA_H
 
-#include "train_cli.h"     /* fail */
-#include "train_numbers.h" /* need, random_u64 */
+#include "../support/train_cli.h"     /* fail */
+#include "../support/train_numbers.h" /* need, random_u64 */
 
 #include <errno.h>
 #include <math.h>

@@ -20,7 +20,7 @@ typedef struct options {
     const char *report;
 } options;
 
-#include "train_compare.h" /* report, of all that have such options */
+#include "../support/train_compare.h" /* report, of all that have such options */
 
 static const options standard = {NULL, NULL, NULL, "build", NULL, NULL,
                                  6000, 3000, 128, 256, 2000, 0, ALL_TYPES, 100, 0, 0, 3e-3f, NULL};

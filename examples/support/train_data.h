@@ -25,7 +25,7 @@
 #include <zlib.h>
 #endif
 
-#define DIGITS "examples/digits.csv.gz" /* where this repository is */
+#define DIGITS "examples/digits/digits.csv.gz" /* where this repository is */
 #define FASHION_DIR "/usr/share/datasets/fashion-mnist" /* of Debian's dataset-fashion-mnist */
 
 enum { NUM_CLASSES = 10, FASHION_TRAIN = 6000, FASHION_TEST = 2000 };

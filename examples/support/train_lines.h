@@ -8,7 +8,7 @@
 #define TRAIN_LINES_H
 
 #include "amp.h"
-#include "amp_report.h"    /* amp_report_json */
+#include "../amp_report.h"    /* amp_report_json */
 #include "train_cli.h"     /* fail, command_line */
 #include "train_numbers.h" /* need */
 

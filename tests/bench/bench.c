@@ -15,8 +15,8 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 
-#include "../gemm_ex.h"
-#include "../prepare.h"
+#include "../support/gemm_ex.h"
+#include "../support/prepare.h"
 
 #include <stdio.h>
 #ifdef _OPENMP

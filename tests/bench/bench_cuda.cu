@@ -36,8 +36,8 @@
 
 #define PROGRAM "bench_cuda"
 #include "gpu.h"
-#include "../prepare.h"
-#include "../storage.h"
+#include "../support/prepare.h"
+#include "../support/storage.h"
 
 enum { BYTES = 30, SECONDS = 5 /* for one model */ };
 static const float learning_rate = 1e-4f;

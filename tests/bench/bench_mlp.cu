@@ -30,7 +30,7 @@
 
 #define PROGRAM "bench_mlp"
 #include "gpu.h"
-#include "../prepare.h"
+#include "../support/prepare.h"
 
 enum { LAYERS = 3, WORKSPACE = 32 << 20, SECONDS = 5 /* for one batch, or one size */ };
 static const float learning_rate = 0.1f;

@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "clock.h"
-#include "../prepare.h"
+#include "../support/prepare.h"
 
 enum { TENSORS = 8, MICRO = 4, MAX_ROUNDS = 201, PLAIN = 0, SHARDED };
 

@@ -83,7 +83,8 @@ for object in o2 model sanitize model-sanitize clang aarch64 kind-plain kind-san
 done
 
 # The repository twice: scripts as they are, all else without sense.
-scripts=$(grep -l '^\. tests/lib.sh' tests/*.sh tests/emu/*.sh) tests=$(ls tests/test_*.c tests/*.h tests/*.cpp tests/emu/*.cpp)
+scripts=$(grep -l '^\. tests/lib.sh' tests/*/*.sh tests/gpu/emu/*.sh)
+tests=$(ls tests/unit/* tests/support/*.h tests/gpu/emu/*.cpp)
 : > "$out/nothing"
 printf 'isnan(x) != \303\244 printf("x"); exit(1); errno = 1; strtod(x);\t%0200d \n' 0 > "$out/something"
 for tree in empty/nothing nonsense/something; do
@@ -91,7 +92,7 @@ for tree in empty/nothing nonsense/something; do
     find examples tests -type d | (mkdir "$tree" && cd "$tree" && xargs mkdir -p)
     find amp* LICENSE Makefile README.md examples tests -type f |
         (cd "$tree" && xargs sh -c 'tee "$@" < "$0" > /dev/null' "$text")
-    for script in $scripts tests/lib.sh tests/world.sh tests/emu/kinds.sh; do cp "$script" "$tree/$script"; done
+    for script in $scripts tests/lib.sh tests/faults/world.sh tests/gpu/emu/kinds.sh; do cp "$script" "$tree/$script"; done
     for file; do case $file in *.sh) cp "$file" "$tree/tests/${file##*tests/}" ;; esac; done
 done
 if [ $# != 0 ]; then
@@ -100,7 +101,7 @@ if [ $# != 0 ]; then
 fi
 
 ways() { # ways SCRIPT: its arguments behind OUTDIR, a line for each part of it
-    case ${1#tests/} in
+    case ${1##*/} in
     bits.sh) printf '%s\n' cc clang others ;;
     compile.sh) echo c ;; # a script that ends here goes on: finish does nothing
     cuda.sh) printf '%s\n' plain more clang sanitize races traffic ;;
@@ -187,7 +188,7 @@ done
 
 # What shows in no world is read.
 shapes() { # shapes FILE: lines of a script that cannot fail by the way they are written, each with the reason
-    awk -f tests/shapes.awk "$1"
+    awk -f tests/faults/shapes.awk "$1"
     # A pattern that fits an empty line fits any.
     grep -nE "grep +(-[A-Za-z]+ +)*'" "$1" | grep -v '^[0-9]*: *#' | sed -nE "s/^([0-9]+):.*grep +((-[A-Za-z]+ +)*)'([^']*)'.*/\1 \2\t\4/p" |
         while IFS='	' read -r options pattern; do
@@ -199,10 +200,10 @@ shapes() { # shapes FILE: lines of a script that cannot fail by the way they are
 judge() { while IFS='	' read -r text why; do dead "$1" "${text%% *}" "${text#* }" "$why"; done; }
 for script in $scripts; do shapes "$out/empty/$script" | judge "$script"; done
 
-for test in $tests; do awk -f tests/tautologies.awk "$test" | judge "$test"; done
+for test in $tests; do awk -f tests/faults/tautologies.awk "$test" | judge "$test"; done
 
 [ $# != 0 ] || cut -d '|' -f 1,2 "$out/listed" | sort -u | while read -r line; do
-    grep -qxF -e "$line" "$out/used" || echo "dead: tests/dead.sh: $line: is listed, and fails as it should"
+    grep -qxF -e "$line" "$out/used" || echo "dead: tests/faults/dead.sh: $line: is listed, and fails as it should"
 done
 echo "# $(awk '{n += $1} END {print n + 0}' "$out/count" 2> /dev/null) places in scripts that check were met," \
     "$(cat /dev/null $tests | grep -o 'CHECK[A-Z0-9_]*(' | wc -l) checks in C read"

@@ -3,7 +3,7 @@
 # usage: gpu_self.sh OUTDIR, in the repository's root
 suite=gpu_self out=${1:?usage: gpu_self.sh OUTDIR}
 . tests/lib.sh
-. tests/emu/kinds.sh
+. tests/gpu/emu/kinds.sh
 out=$(cd "$out" && pwd)
 rm -rf "$out/bin" "$out/tmp"
 mkdir -p "$out/bin" "$out/tmp"
@@ -12,7 +12,7 @@ mkdir -p "$out/bin" "$out/tmp"
 objects=${OBJECTS:-build/tests}
 kind plain
 have "$compiler" || { skip emulator "$compiler not found"; finish; }
-object "$out/test.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c tests/test_cuda.cpp &&
+object "$out/test.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c tests/unit/test_cuda.cpp &&
     $compiler "$out/test.o" "$objects/kind-plain/kernels.o" "$objects/kind-plain/emu.o" \
         "$objects/o2/amp.o" -o "$out/emulated" -lm > "$out/log" 2>&1
 check "the suite is there, on the emulator" $?
@@ -142,7 +142,7 @@ gpu() {
     rm -rf "$out/out"
     morning
     : > "$out/ran" > "$out/made"
-    env "$@" sh tests/gpu.sh "$phase" "$out/out" > "$out/log" 2>&1
+    env "$@" sh tests/gpu/gpu.sh "$phase" "$out/out" > "$out/log" 2>&1
     [ $? = "$status" ] || return 1
     files='report.txt table.csv '
     case $phase in 1 | 4) files="${files}table.md " ;; esac
@@ -167,7 +167,7 @@ awk -F, 'NF != 8 {exit 1}' "$out/out/table.csv" && has 'torch/amp,step,100,2,x,3
     has 'gpu,bench-power,,,W,200,100,300' && has 'gpu,compile-kernels.o,,,s,[0-9]*,,'
 check "table.csv has the rows of both sides, their ratios, and of each stage seconds, clocks, watts" $?
 [ "$(head -n 1 "$out/out/table.md" | sed 's/date [-0-9]*;/date;/')" = \
-    'Device Fake GPU, driver 1.2, CUDA 0.0, PyTorch 1.0 0, date; `sh tests/gpu.sh 1 OUT`' ]
+    'Device Fake GPU, driver 1.2, CUDA 0.0, PyTorch 1.0 0, date; `sh tests/gpu/gpu.sh 1 OUT`' ]
 check "table.md begins with the device, its driver and the command" $?
 
 gpu 0 1 FAKE_SECONDS='cc=20 nvcc=60 suite=20 bench_cuda=40 torch_step.py=40' && took 240 &&
@@ -263,7 +263,7 @@ check "without PyTorch it is one line" $?
 
 # What was built before goes along.
 morning
-sh tests/gpu.sh carry "$CARRIED" > "$out/log" 2>&1 && line '^ok   gpu/compile-kernels_late.o' &&
+sh tests/gpu/gpu.sh carry "$CARRIED" > "$out/log" 2>&1 && line '^ok   gpu/compile-kernels_late.o' &&
     line '^ok   gpu/compile-suite_per_thread' && line '^# [0-9]* MB, of which' &&
     [ -x "$CARRIED/bench_mlp" ]
 check "gpu.sh carry builds what all phases need" $?
@@ -312,25 +312,25 @@ sed '1,/^## What only a GPU can show/d;/^## /,$d' tests/README.md | awk -F '|' '
 missing=0
 for name in $(cut -d '|' -f 4 "$out/list" | grep -o '`[^`]*`' | tr -d '\`'); do
     case $name in # what loops name
-    suite-racecheck-*) grep -q 'stage suite-\$tool-\$test' tests/gpu.sh && continue ;;
-    ddp_nccl-one) grep -q 'stage \$name-one' tests/gpu.sh && continue ;;
-    ddp_nccl) [ -f examples/ddp_nccl.cu ] && continue ;;
-    *) grep -Eq "stage $name( |\$)" tests/gpu.sh && continue ;;
+    suite-racecheck-*) grep -q 'stage suite-\$tool-\$test' tests/gpu/gpu.sh && continue ;;
+    ddp_nccl-one) grep -q 'stage \$name-one' tests/gpu/gpu.sh && continue ;;
+    ddp_nccl) [ -f examples/ddp/ddp_nccl.cu ] && continue ;;
+    *) grep -Eq "stage $name( |\$)" tests/gpu/gpu.sh && continue ;;
     esac
     missing=$((missing + 1))
 done
 for name in $(cut -d '|' -f 5 "$out/list" | grep -o '`[^`]*`' | tr -d '\`'); do
-    grep -qx "    RUN($name);" tests/test_cuda.cpp || missing=$((missing + 1))
+    grep -qx "    RUN($name);" tests/unit/test_cuda.cpp || missing=$((missing + 1))
 done
 [ "$(wc -l < "$out/list")" -ge 13 ] && [ $missing = 0 ]
 check "tests/README.md names stages and tests that there are" $?
 
 # The tables of known values, and of none.
-table() { awk -f tests/gpu_table.awk "$@" > "$out/log" 2>&1; }
+table() { awk -f tests/gpu/gpu_table.awk "$@" > "$out/log" 2>&1; }
 known() { grep -Fqx "$1" "$out/log"; }
 cat > "$out/one.csv" << 'END'
 name,what,n,tensors,unit,value,low,high
-gpu,command,,,,sh tests/gpu.sh 1 OUT,,
+gpu,command,,,,sh tests/gpu/gpu.sh 1 OUT,,
 gpu,device,,,,Fake GPU,,
 gpu,driver,,,,1.2,,
 gpu,bench,,,s,40,,
@@ -357,7 +357,7 @@ amp,array-copy,124468000,1,GB/s,2500,2400,2600
 amp,cast-f32-f16,124468000,1,GB/s,2000,2000,2000
 END
 cat > "$out/two.csv" << 'END'
-gpu,command,,,,sh tests/gpu.sh 4 OUT,,
+gpu,command,,,,sh tests/gpu/gpu.sh 4 OUT,,
 amp,mlp-scaler-graph,512,6,ms,1,1,1
 amp,mlp-norm-graph,512,6,ms,0.995,0.99,1
 amp,mlp-autocast-graph,512,6,ms,0.9,0.9,0.9
@@ -368,8 +368,8 @@ cublas,halves,4096,1,ms,0.2,0.2,0.2
 END
 no='not measured'
 table "$out/one.csv" "$out/two.csv" &&
-    known "Device Fake GPU, driver 1.2, CUDA $no, PyTorch $no, date $no; \`sh tests/gpu.sh 1 OUT\`, \
-\`sh tests/gpu.sh 4 OUT\`" &&
+    known "Device Fake GPU, driver 1.2, CUDA $no, PyTorch $no, date $no; \`sh tests/gpu/gpu.sh 1 OUT\`, \
+\`sh tests/gpu/gpu.sh 4 OUT\`" &&
     known '| 124 M | 148 | plain | 2 [1.9-2.1] | 0.95 | 3 [3-3] | 1.50 | 3.3 [3-6] | 1.65 |' &&
     known '| 8bit | 1.5 [1.4-1.6] | 1.60 |' && known "| sr | $no | $no |" &&
     known '| that samples each | 6 [6-6] | no report | 2.50 |' &&
@@ -398,7 +398,7 @@ sed 1q "$out/one.csv" > "$out/none.csv" && table "$out/none.csv" &&
     [ "$(grep '^|[^-]' "$out/log" | grep -v "$no" | grep -c '[0-9]\.[0-9]')" = 0 ] &&
     [ "$(grep -c "$no" "$out/log")" -ge 60 ] && ! grep -q 'yes\|\*\*no' "$out/log"
 check "gpu_table.awk: of an empty table it makes up nothing" $?
-wanted=$(sed -n 's/.* sizes = split("\([0-9 ,]*\)", size)/\1/p' tests/gpu_table.awk | tr , '\n')
+wanted=$(sed -n 's/.* sizes = split("\([0-9 ,]*\)", size)/\1/p' tests/gpu/gpu_table.awk | tr , '\n')
 same=0 count=0
 for file in bench_cuda.cu torch_step.py; do
     all=$(tr -d '_ \n' < "tests/bench/$file")
@@ -430,7 +430,7 @@ fi
 
 refused=0
 for arguments in '' '1' "5 $out/out" "1 $out/out more"; do
-    sh tests/gpu.sh $arguments > "$out/log" 2>&1
+    sh tests/gpu/gpu.sh $arguments > "$out/log" 2>&1
     [ $? = 2 ] && [ "$(cat "$out/log")" = 'usage: gpu.sh 1|2|3|4|carry OUT' ] && refused=$((refused + 1))
 done
 [ $refused = 4 ]

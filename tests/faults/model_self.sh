@@ -6,7 +6,7 @@ suite=model_self out=${1:?usage: model_self.sh OUTDIR}
 . tests/lib.sh
 cc=${CC:-cc}
 printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$out/amp.c"
-$cc -std=c99 -O1 -I. -c tests/test_model.c -o "$out/model.o" > "$out/log" 2>&1 ||
+$cc -std=c99 -O1 -I. -c tests/unit/test_model.c -o "$out/model.o" > "$out/log" 2>&1 ||
     { fail "test_model.c compiles"; finish; }
 
 finds() { # do sequences find something in the copy? 2: it does not compile
@@ -32,7 +32,7 @@ $3
 sanitized() {
     if ! works "$2" "$3"; then skip "$1" "$2 has none"; return; fi
     try "$1 sees nothing" sh -c "$2 -std=c99 -O1 -g1 $3 -fno-sanitize-recover=all -I. '$out/amp.c' \
-        tests/test_model.c -o '$out/$1' -lm -pthread && '$out/$1' 1 2000 &&
+        tests/unit/test_model.c -o '$out/$1' -lm -pthread && '$out/$1' 1 2000 &&
         '$out/$1' 1 50 allocations && '$out/$1' 1 50 reads && '$out/$1' 1 50 sums"
 }
 cp amp.h "$out/amp.h"

@@ -23,8 +23,8 @@ cc, cxx = os.environ.get('CC', 'cc').split(), os.environ.get('CXX', 'c++').split
 clang = os.environ.get('CLANG', 'clang')
 quick = ([clang], [clang + '++']) if shutil.which(clang) and shutil.which(clang + '++') else (cc, cxx)
 C = '-std=c99 -w -I.'.split()
-EMULATED = ('-std=c++14 -w -ffp-contract=off -fno-strict-aliasing -I. -Itests -Itests/emu -Itests/emu/fake '
-            '-include tests/emu/cuda_emu.h -DAMPI_GRIDS -x c++').split()
+EMULATED = ('-std=c++14 -w -ffp-contract=off -fno-strict-aliasing -I. -Itests/gpu/emu -Itests/gpu/emu/fake '
+            '-include tests/gpu/emu/cuda_emu.h -DAMPI_GRIDS -x c++').split()
 SANITIZE = '-g1 -fsanitize=address,undefined -fno-sanitize-recover=all'.split()
 TRACED = '-fsanitize-coverage=' + ('func,trace-pc' if quick[0] == [clang] else 'trace-pc')
 KINDS = {'plain': ['-O0'], 'model': ['-O0', '-DTEST_MODEL', '-Wno-psabi'], 'sanitize': ['-O0'] + SANITIZE,
@@ -34,8 +34,8 @@ REACHED = 'conversions arithmetic formulas loops numbers gemm capability autocas
           'vectors processors'.split()  # rooms in which products differ between tiers
 KINDS.update({f'planted-{k}': v for k, v in KINDS.items()}, **{
     f'trace-{k}': v + ['-g1', '-gdwarf-4', TRACED] for k, v in KINDS.items()})
-UNITS = {'cuda': 'tests/test_cuda.cpp', 'kernels': 'amp_kernels.cu', 'emu': 'tests/emu/cuda_emu.cpp',
-         'amp': 'tests/amp.c', 'sgemm': 'tests/test_sgemm.cpp'}
+UNITS = {'cuda': 'tests/unit/test_cuda.cpp', 'kernels': 'amp_kernels.cu', 'emu': 'tests/gpu/emu/cuda_emu.cpp',
+         'amp': 'tests/amp.c', 'sgemm': 'tests/unit/test_sgemm.cpp'}
 SUPPORT = {'cuda': ['cuda', 'kernels', 'emu', 'amp'], 'sgemm': ['sgemm', 'kernels', 'emu']}
 
 # What one operator becomes; a condition is turned as a whole.
@@ -136,7 +136,7 @@ def compilers(kind): return (cc, cxx) if re.search('usual|threads|emulated', kin
 def compiled(kind, name):
     """DIR/NAME.o of amp, kernels, emu or a test as it reads now, or False."""
     flags, (c, cpp) = KINDS[kind], compilers(kind)
-    unit = UNITS.get(name, f'tests/test_{name}.c')
+    unit = UNITS.get(name, f'tests/unit/test_{name}.c')
     emulator = [x for x in EMULATED if not x.endswith('cuda_emu.h') and x != '-include'] + ['-O2']
     if name == 'emu': command = cpp + emulator + (flags + ['-DEMU_ASAN'] if 'emulated' in kind else [])
     else: command = (c + C if unit.endswith('.c') else cpp + EMULATED) + flags
@@ -229,7 +229,7 @@ class Suite:
         assert quiet(quick[0] + ['-O1', '-c', path(kind, 'trace.c'), '-o', path(kind, 'trace.o')])
         assert linked(self.kind, program, self.kind, ())
         exe, trace = linked(kind, program, kind, (), [path(kind, 'trace.o')]), path(kind, program + '.entered')
-        code, tests = open(os.path.join(source, UNITS.get(program, f'tests/test_{program}.c'))).read(), []
+        code, tests = open(os.path.join(source, UNITS.get(program, f'tests/unit/test_{program}.c'))).read(), []
         for name in re.findall(r'^ +RUN\w*\((\w+)\)', code, re.M):
             if os.path.exists(trace): os.remove(trace)
             passes, seconds, why = run(exe, name, dict(self.env, MUTANTS_TRACE=trace))
@@ -405,10 +405,10 @@ def main():
     plant(None)
     implementation = 1 + next(i for i, l in enumerate(originals['amp.h'].split('\n')) if re.match(r'/\* -+ >>impl', l))
     including = {'cuda', 'kernels', 'amp'} | {
-        t for t in TESTS + ['tiles'] if '\n#define AMP_KERNELS' in open(f'tests/test_{t}.c').read()}
+        t for t in TESTS + ['tiles'] if '\n#define AMP_KERNELS' in open(f'tests/unit/test_{t}.c').read()}
     for k in KINDS: os.makedirs(path(k, ''), exist_ok=True)
     for suite in FIRST: suite.traced()
-    equal = {line.split('  # ')[0].strip() for line in open('tests/mutants.txt') if '  # ' in line}
+    equal = {line.split('  # ')[0].strip() for line in open('tests/faults/mutants.txt') if '  # ' in line}
 
     told = {}
     if os.path.exists(path('.', 'log')):

@@ -53,15 +53,15 @@ planted() { # planted FILE NAME: dead.sh tells of each line in it that is marked
     return 1
 }
 if have bash && have timeout; then
-    mkdir -p "$out/planted/tests"
-    sed '/^finish$/d' tests/report.sh > "$out/planted/tests/report.sh"
-    cat tests/planted/script.sh >> "$out/planted/tests/report.sh"
-    sh tests/dead.sh "$out/dead" "$out/planted/tests/report.sh" tests/planted/test.c > "$out/found" 2>&1
-    planted "$out/planted/tests/report.sh" tests/report.sh
+    mkdir -p "$out/planted/tests/trainers"
+    sed '/^finish$/d' tests/trainers/report.sh > "$out/planted/tests/trainers/report.sh"
+    cat tests/faults/planted/script.sh >> "$out/planted/tests/trainers/report.sh"
+    sh tests/faults/dead.sh "$out/dead" "$out/planted/tests/trainers/report.sh" tests/faults/planted/test.c > "$out/found" 2>&1
+    planted "$out/planted/tests/trainers/report.sh" tests/trainers/report.sh
     check "dead.sh finds what cannot fail in a script, by its $(grep -c . "$out/where") lines, and nothing else" $?
-    planted tests/planted/test.c tests/planted/test.c
+    planted tests/faults/planted/test.c tests/faults/planted/test.c
     check "and the $(grep -c . "$out/where") checks in C that cannot fail" $?
-    sh tests/dead.sh "$out/dead" > "$out/log" 2>&1 && ! grep -q '^dead' "$out/log"
+    sh tests/faults/dead.sh "$out/dead" > "$out/log" 2>&1 && ! grep -q '^dead' "$out/log"
     dead=$? met=$(sed -n 's/^# \([0-9]*\) places.*/\1/p' "$out/log")
     [ $dead = 0 ] && [ "${met:-0}" -ge 300 ]
     check "no check is dead: each of ${met:-no} places fails where nothing works" $?
@@ -109,13 +109,13 @@ for build in "$cc -std=c99" "clang -std=c99" "$cxx -std=c++14" "clang++ -std=c++
     "${NVCC:-nvcc} -std=c++14"; do
     case $build in *nvcc*) extension=cu ;; *++*) extension=cpp ;; *) extension=c ;; esac
     have "$build" || { skip "${build%% *}" 'not found'; continue; }
-    $build -Itests -c "$out/complete.$extension" -o "$out/complete.o" > "$out/log" 2>&1 &&
-        ! $build -Itests -c "$out/forgotten.$extension" -o "$out/forgotten.o" > "$out/log" 2>&1 &&
+    $build -Itests/support -c "$out/complete.$extension" -o "$out/complete.o" > "$out/log" 2>&1 &&
+        ! $build -Itests/support -c "$out/forgotten.$extension" -o "$out/forgotten.o" > "$out/log" 2>&1 &&
         grep -q test_two "$out/log"
     check "a TEST without its RUN does not compile: ${build%% *}" $?
 done
 
-have "$cc" && $cc -std=c99 -Itests "$out/complete.c" -o "$out/complete" > "$out/log" 2>&1 || {
+have "$cc" && $cc -std=c99 -Itests/support "$out/complete.c" -o "$out/complete" > "$out/log" 2>&1 || {
     skip programs "$cc not found"
     finish
 }
@@ -161,11 +161,12 @@ one 0 '1 passed, 0 failed' && one 3 '0 passed, 1 failed' && grep -qx 'FAIL confi
 check "a program whose last line looks right, but not its status, has failed" $?
 
 # mingw.sh counts what one.sh tells, and a test of which it tells nothing has failed.
-mkdir -p "$out/mingw/tests"
-cp tests/mingw.sh "$out/mingw/tests/"
+mkdir -p "$out/mingw/tests/host"
+cp tests/host/mingw.sh "$out/mingw/tests/host/"
 : > "$out/mingw/tests/one.sh"
 : > "$out/mingw/tests/amp.c"
-! (cd "$out/mingw" && sh tests/mingw.sh out scaler gemm) > "$out/log" 2>&1 && [ "$(tail -n 1 "$out/log")" = '0 passed, 1 failed' ] &&
+! (cd "$out/mingw" && sh tests/host/mingw.sh out scaler gemm) > "$out/log" 2>&1 &&
+    [ "$(tail -n 1 "$out/log")" = '0 passed, 1 failed' ] &&
     grep -qx 'FAIL mingw: results of 0 tests, of 2 asked for' "$out/log"
 check "mingw.sh without results has failed" $?
 
@@ -181,9 +182,9 @@ not_there() { # not_there DIRECTORY: what its files name and the repository has 
 not_there .github > "$out/log" && [ ! -s "$out/log" ] && [ "$(grep -c . "$out/named")" -ge 10 ]
 check '.github: targets and files that it names are there' $?
 rm -rf "$out/github"
-cp -R .github "$out/github" && sed 's#make test$#make tset#; s#tests/msvc[.]sh b#tests/mvsc.sh b#; s/runs-on/run-on/' \
+cp -R .github "$out/github" && sed 's#make test$#make tset#; s#host/msvc[.]sh b#host/mvsc.sh b#; s/runs-on/run-on/' \
     .github/workflows/ci.yml > "$out/github/workflows/ci.yml"
-[ "$(not_there "$out/github" | tr '\n' ' ')" = 'make tset tests/mvsc.sh ' ]
+[ "$(not_there "$out/github" | sed 's#.*/##' | tr '\n' ' ')" = 'make tset mvsc.sh ' ]
 check 'and others are told' $?
 if have actionlint; then
     try 'actionlint finds nothing in the workflow' actionlint .github/workflows/ci.yml
@@ -208,7 +209,7 @@ looks() { # looks FILE...: lines with a tab in the indent, a blank at the end or
 }
 printf ' \tx\ny \nz' > "$out/looks"
 [ -s amp.h ] && looks $(find .ci .github .editorconfig amp* README.md examples tests \( -name '*.gz' -o -name '*.state' -o \
-    -name '*.pyc' -o -path '*/state/0.*/set*' \) -prune -o -type f -print) > "$out/log" && [ ! -s "$out/log" ] &&
+    -name '*.pyc' -o -name '*.mk' -o -path '*/state/0.*/set*' \) -prune -o -type f -print) > "$out/log" && [ ! -s "$out/log" ] &&
     [ "$(looks "$out/looks" | tr '\n' ' ')" = "$out/looks:1 $out/looks:2 z" ]
 check 'all files look as .editorconfig says, and one that does not is told' $?
 

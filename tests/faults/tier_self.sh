@@ -5,11 +5,11 @@ suite=tier_self out=${1:?usage: tier_self.sh OUTDIR}
 . tests/lib.sh
 cc=${CC:-cc}
 rm -rf "$out/copy"
-mkdir -p "$out/copy/tests"
+mkdir -p "$out/copy/tests/support"
 export AMP_QUICK=2
 
 for name in gemm cache tiles; do
-    $cc -std=c99 -O1 -I. -c "tests/test_$name.c" -o "$out/$name.o" > "$out/log" 2>&1 ||
+    $cc -std=c99 -O1 -I. -c "tests/unit/test_$name.c" -o "$out/$name.o" > "$out/log" 2>&1 ||
         { fail "test_$name.c compiles"; finish; }
 done
 
@@ -28,7 +28,7 @@ found() { # TESTS: with the copy's amp.h, one of the tests of TIER:TEST fails
 # fault TEXT FILE SED-SCRIPT TESTS: the script changes the file, and one of the tests sees it
 fault() {
     cp amp.h "$out/copy/"
-    cp tests/*.h tests/amp.c "$out/copy/tests/"
+    cp tests/amp.c "$out/copy/tests/" && cp tests/support/*.h "$out/copy/tests/support/"
     sed -i.old -e "$3" "$out/copy/$2"
     if cmp -s "$2" "$out/copy/$2"; then fail "$1: there is no such line any more"; return; fi
     found "$4" > "$out/log" 2>&1
@@ -36,7 +36,7 @@ fault() {
 }
 
 cp amp.h "$out/copy/"
-cp tests/*.h tests/amp.c "$out/copy/tests/"
+cp tests/amp.c "$out/copy/tests/" && cp tests/support/*.h "$out/copy/tests/support/"
 found 'amx:gemm amx:cache amx:tiles pairs:gemm' > "$out/log" 2>&1
 [ $? = 1 ]
 check 'without a fault nothing is found' $?
@@ -57,7 +57,7 @@ fault "pairs are summed even first: the kernel turns them" amp.h \
          return ampi_splat_avx512(ampi_f32_from_bits(u >> 16 | u << 16)); }/
      / ampi_get_pairs(const/s/{ return .*/{ const ampi_u16 u = ampi_bits_avx512(ampi_get_avx512(base, i)); \
          return ampi_from_bits_avx512(u >> 16 | u << 16); }/' 'amx:tiles pairs:gemm'
-fault "pairs are summed even first: by the instruction" tests/tiles.h \
+fault "pairs are summed even first: by the instruction" tests/support/tiles.h \
     '/ampi_fma_pairs(/,/^}/{
          s/x & 0xffff0000u, y & 0xffff0000u/x << 16, y << 16 /
          s/x << 16, y << 16, /x \& 0xffff0000u, y \& 0xffff0000u, /
@@ -75,18 +75,19 @@ fault "BFMMLA: a wrong lane, by the kernel" amp.h \
     '/void ampi_turn_mmla/,/^}/s/ampi_high2_neon(s\[r\]\[c\], s\[r + 1\]\[c\])/ampi_high2_neon(s[r + 1][c], s[r][c])/' $mmla
 fault "BFMMLA: a wrong lane, where rows are packed" amp.h \
     '/void ampi_pack_as_mmla/,/^}/s/v\[along ? 1 : 2\]/v[1]/' $mmla
-fault "BFMMLA: pairs the other way round" tests/tiles.h \
+fault "BFMMLA: pairs the other way round" tests/support/tiles.h \
     '/^static inline float tiles_mmla/,/^}/s/for (i = 0; i < 2; i++)/for (i = 1; i >= 0; i--)/' $mmla
-fault "BFMMLA: all four products in one sum" tests/tiles.h \
+fault "BFMMLA: all four products in one sum" tests/support/tiles.h \
     '/^static inline float tiles_mmla/,/^}/{
          s/s = tiles_sum_odd(s, tiles_sum_odd(/s = tiles_sum_odd(tiles_sum_odd(s, /
          s/b\[i\] << 16),$/b[i] << 16)),/
          s/0xffff0000u)));/0xffff0000u));/
      }' $mmla
-fault "BFMMLA: no flush of a subnormal result" tests/tiles.h 's/sign | (e < 1 ? 0u/sign | (e < 0 ? 0u/' $mmla
-fault "BFMMLA: a subnormal operand counts" tests/tiles.h '/tiles_product_odd/,/^}/s/if (!x || !y) return/if (!x \&\& !y) return/' $mmla
-fault "BFMMLA: sums cut off, not rounded to odd" tests/tiles.h 's/ | ((x & 0x7fffffffffu) != 0)//' $mmla
-fault "BFMMLA: what is below the last bit of a sum is lost" tests/tiles.h 's/ | (y >> d << d != y);/;/' $mmla
+fault "BFMMLA: no flush of a subnormal result" tests/support/tiles.h 's/sign | (e < 1 ? 0u/sign | (e < 0 ? 0u/' $mmla
+fault "BFMMLA: a subnormal operand counts" tests/support/tiles.h \
+    '/tiles_product_odd/,/^}/s/if (!x || !y) return/if (!x \&\& !y) return/' $mmla
+fault "BFMMLA: sums cut off, not rounded to odd" tests/support/tiles.h 's/ | ((x & 0x7fffffffffu) != 0)//' $mmla
+fault "BFMMLA: what is below the last bit of a sum is lost" tests/support/tiles.h 's/ | (y >> d << d != y);/;/' $mmla
 fault "BFMMLA: k is filled up to the end of a piece" amp.h \
     '/void ampi_sums_mmla/,/^}/s/k < x->words; k += 2/k < ampi_up(x->words, 16); k += 2/' $mmla
 fault "BFMMLA: an odd tail of k is packed wrong" amp.h \

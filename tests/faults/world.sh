@@ -9,7 +9,7 @@ finish() { :; } # what comes behind the first failure, too
 tell() { # tell WORD TEXT
     local at= i
     for ((i = 1; i < ${#FUNCNAME[@]}; i++)); do
-        case ${BASH_SOURCE[i]} in tests/lib.sh | tests/world.sh) ;; *) at=$at:${BASH_LINENO[i - 1]} ;; esac
+        case ${BASH_SOURCE[i]} in tests/lib.sh | tests/faults/world.sh) ;; *) at=$at:${BASH_LINENO[i - 1]} ;; esac
     done
     [ $BASH_SUBSHELL = 0 ] || case $1 in ok | FAIL) printf 'lost %s %s\n' "${at#:}" "$2" >> "$DEAD_LOG" ;; esac
     printf '%s %s %s\n' "$1" "${at#:}" "${2//$'\n'/ }" >> "$DEAD_LOG"

@@ -6,7 +6,7 @@
 suite=cuda out=${1:?usage: cuda.sh OUTDIR PART}
 part=${2:?usage: cuda.sh OUTDIR PART}
 . tests/lib.sh
-. tests/emu/kinds.sh
+. tests/gpu/emu/kinds.sh
 objects=${OBJECTS:-build/tests}
 kind=$part
 case $part in
@@ -19,7 +19,7 @@ have "$compiler" || { skip "$part" "$compiler not found"; finish; }
 # build CPU-OBJECT [KERNELS EMULATOR [FLAGS OBJECT]]: the test, with the emulator in front
 build() {
     kernels=${2:-$objects/kind-$kind/kernels.o} emulation=${3:-$objects/kind-$kind/emu.o}
-    object "$out/test.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c tests/test_cuda.cpp &&
+    object "$out/test.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c tests/unit/test_cuda.cpp &&
         $compiler $with ${4-} "$out/test.o" "$kernels" "$emulation" "$1" ${5-} -o "$out/test" -lm \
             > "$out/link.log" 2>&1 && return
     cat "$kernels.log" "$emulation.log" "$1.log" "$out/test.o.log" "$out/link.log" \
@@ -95,7 +95,7 @@ toolkit() { # NVIDIA's declarations, which the fake headers only imitate
         { skip toolkit 'no CUDA toolkit (nvcc, CUDA_HOME)'; return; }
     nvidia="-Wall -Wextra -isystem $cuda/include -include $emu/cuda_emu.h -fsyntax-only"
     $compiler $flags $nvidia -x c++ amp_kernels.cu > "$out/log" 2>&1 &&
-        $compiler $flags $nvidia tests/test_cuda.cpp >> "$out/log" 2>&1
+        $compiler $flags $nvidia tests/unit/test_cuda.cpp >> "$out/log" 2>&1
     check "toolkit: the kernels and their test compile against the toolkit's headers" $?
 }
 

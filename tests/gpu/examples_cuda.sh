@@ -2,7 +2,7 @@
 # usage: [OBJECTS=DIR] examples_cuda.sh OUTDIR GPT      GPT is gpt.c, that make has built
 suite=examples_cuda out=${1:?usage: examples_cuda.sh OUTDIR GPT} gpt=${2:?}
 . tests/lib.sh
-. tests/emu/kinds.sh
+. tests/gpu/emu/kinds.sh
 kind plain
 objects=${OBJECTS:-build/tests}/kind-plain
 cpu=$objects/../o2/amp.o
@@ -10,7 +10,7 @@ have "$compiler" || { skip compiler "$compiler not found"; finish; }
 if quick; then with=-O1; fi
 
 for program in train_cuda step_cuda gpt_cuda; do
-    object "$out/$program.o" "$compiler" $fake -w $with $linked $front -c examples/$program.cu &&
+    object "$out/$program.o" "$compiler" $fake -w $with $linked $front -c "$(example $program.cu)" &&
         $compiler "$out/$program.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" \
             -o "$out/$program" > "$out/log" 2>&1
     check "$program: compiles with $compiler" $?

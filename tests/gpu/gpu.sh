@@ -1,13 +1,13 @@
 # What only a GPU can show, in four visits of which each has less than ten minutes and no network:
 #
-#     sh tests/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, kernels for
+#     sh tests/gpu/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, kernels for
 #                                 each of its parts, and PyTorch's; without early launch
-#     sh tests/gpu.sh 2 OUT     all of the conformance suite, with 10^5 steps in grids of all sizes;
+#     sh tests/gpu/gpu.sh 2 OUT     all of the conformance suite, with 10^5 steps in grids of all sizes;
 #                                 NCCL with one rank, examples; some of it without early launch,
 #                                 with a default stream per thread, and with --use_fast_math
-#     sh tests/gpu.sh 3 OUT     Nsight Compute and compute-sanitizer, where the machine lets them
-#     sh tests/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
-#     sh tests/gpu.sh carry DIR without a GPU: what all of them compile, for ARCH=90
+#     sh tests/gpu/gpu.sh 3 OUT     Nsight Compute and compute-sanitizer, where the machine lets them
+#     sh tests/gpu/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
+#     sh tests/gpu/gpu.sh carry DIR without a GPU: what all of them compile, for ARCH=90
 #
 # A GPU that is newer than the compiler gets PTX of the newest that this one knows.
 #
@@ -15,7 +15,7 @@
 # that was said; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most
 # wanted first, what they are of each other, the machine, and of each stage seconds, clocks and
 # watts; and after 1 and 4 table.md, README's tables of it. Those of both phases:
-#     awk -f tests/gpu_table.awk OUT1/table.csv OUT4/table.csv
+#     awk -f tests/gpu/gpu_table.awk OUT1/table.csv OUT4/table.csv
 # A stage that fails does not stop the others, one without tests has failed, and what a machine does
 # not have or refuses is skipped. Behind a test that crashes, hangs or loses the device the suite goes
 # on in another process. Programs in build/gpu, where make gpu-carry has put them, are used if they
@@ -29,7 +29,7 @@ case $device in MIG*) device=0 ;; esac
 case $1 in 1) most=235 ;; 4) most=355 ;; carry) most=3000 ;; *) most=540 ;; esac
 phase=$1 started=$(date +%s) passed=0 failed=0 skipped=0 ran=0 gpu=unseen
 deadline=$((started + most))
-mkdir -p "$2" && out=$(cd "$2" && pwd) && cd "$(dirname "$0")/.." && work=$(mktemp -d) || exit 1
+mkdir -p "$2" && out=$(cd "$2" && pwd) && cd "$(dirname "$0")/../.." && work=$(mktemp -d) || exit 1
 export PYTHONDONTWRITEBYTECODE=1 AMP_TEST_NAMES=1 # so that a report tells what crashed or hung
 export AMP_TEST_SECONDS=${AMP_TEST_SECONDS:-45}   # that a test may take
 : > "$out/report.txt"
@@ -44,11 +44,11 @@ fail() { # fail NAME TEXT [LOG]
     [ ! -f "${3-}" ] || tail -n 12 "$3" | sed 's/^/     /'
 }
 tables() {
-    case $phase in 1 | 4) awk -f tests/gpu_table.awk "$out/table.csv" > "$out/table.md" ;; esac
+    case $phase in 1 | 4) awk -f tests/gpu/gpu_table.awk "$out/table.csv" > "$out/table.md" ;; esac
 }
 finish() {
     [ $phase = carry ] || [ $ran -gt 0 ] || fail gpu 'nothing has run on a GPU'
-    awk -v form=ratios -f tests/gpu_table.awk "$out/table.csv" > "$work/ratios"
+    awk -v form=ratios -f tests/gpu/gpu_table.awk "$out/table.csv" > "$work/ratios"
     cat "$work/ratios" >> "$out/table.csv"
     tables
     say "# $(($(date +%s) - started)) s"
@@ -201,11 +201,11 @@ objects_of() {
     esac
 }
 compile() { # compile OBJECT
-    virtual=$known with= source=examples/${1%.o}.cu
+    virtual=$known with= source=$(ls examples/${1%.o}.cu examples/*/${1%.o}.cu 2> /dev/null)
     case $1 in
     cpu.o) begin cpu.o 60 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c"; return ;;
     kernels*) source='-DAMPI_GRIDS amp_kernels.cu' ;;
-    test*) source='-x cu tests/test_cuda.cpp' ;;
+    test*) source='-x cu tests/unit/test_cuda.cpp' ;;
     bench*) source=tests/bench/${1%.o}.cu ;;
     probe.o) source=$work/probe.cu ;;
     esac
@@ -215,7 +215,7 @@ compile() { # compile OBJECT
     *_per_thread.o) with='--default-stream per-thread' ;;
     esac
     begin "$1" 150 "$NVCC" -O2 -std=c++14 -gencode arch=compute_$virtual,code=${code:-compute_$virtual} $with -I. \
-        -Itests $includes -c $source
+        $includes -c $source
 }
 build() { # build PROGRAM...: but those that were carried along, and find their libraries
     for program; do
@@ -307,7 +307,7 @@ if [ "${newest:-$ARCH}" -lt "$ARCH" ]; then
 fi
 cores=$(nproc 2> /dev/null || echo 4)
 say "# gpu.sh $phase, $(date -u +%Y-%m-%d), $(uname -srm), $cores processors, CUDA ${cuda:-is missing}"
-row command "" "sh tests/gpu.sh $phase OUT"
+row command "" "sh tests/gpu/gpu.sh $phase OUT"
 row date "" "$(date -u +%Y-%m-%d)"
 [ ! "$cuda" ] || row cuda "" "$cuda"
 if command -v nvidia-smi > /dev/null 2>&1; then
@@ -325,12 +325,12 @@ done
 homes="$homes /usr"
 making='' jobs=0
 libraries="$(library cublas) $(library cublasLt)" includes="$(header cublas_v2.h) $(header nccl.h)"
-examples=$(ls examples/*.cu)
+examples=$(ls examples/*.cu examples/*/*.cu)
 nccl=$(library nccl) && header nccl.h > /dev/null || {
     examples=$(grep -L '<nccl.h>' $examples)
     case $phase in 2 | carry) skip ddp_nccl 'no nccl.h, or no library' ;; esac
 }
-examples=$(for source in $examples; do basename "$source" .cu; done)
+examples=$(for source in $examples; do basename "$source" .cu; done | sort)
 # of programs that were linked elsewhere, too
 LD_LIBRARY_PATH=$(echo $libraries $nccl | tr ' ' '\n' | sed -n 's/^-L//p' | tr '\n' :)${LD_LIBRARY_PATH-}
 export LD_LIBRARY_PATH
@@ -350,8 +350,8 @@ int main() {
     return error != cudaSuccess;
 }
 END
-sources=$(cat amp.h amp_kernels.cu tests/*.h tests/test_cuda.cpp tests/bench/*.cu tests/bench/gpu.h \
-    examples/*.cu* examples/*.h | cksum)
+sources=$(cat amp.h amp_kernels.cu tests/support/*.h tests/unit/test_cuda.cpp tests/bench/*.cu tests/bench/gpu.h \
+    examples/*.cu examples/*.h examples/*/*.cu* examples/*/*.h | cksum)
 carried=${CARRIED:-build/gpu}
 if [ $phase = carry ]; then
     carried=$work/none

@@ -1,5 +1,5 @@
 # README's tables out of what gpu.sh measured, as Markdown:
-#     awk -f tests/gpu_table.awk OUT/table.csv ...
+#     awk -f tests/gpu/gpu_table.awk OUT/table.csv ...
 # Of several files, those of phases 1 and 4 perhaps, the later one counts. What was not measured
 # says so. With -v form=ratios the rows that gpu.sh puts behind those of one run: what one row is of
 # another, the low end with this one's low and the other's high quartile.

@@ -28,7 +28,7 @@ fi
 
 code=
 for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
-programs=$(quick || ls examples/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
+programs=$(quick || ls examples/*.cu examples/*/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
 echo '#include <nccl.h>' > "$out/nccl.cu"
 if $NVCC -E "$out/nccl.cu" > /dev/null 2>&1; then libs="$libs -lnccl"
 else
@@ -80,7 +80,7 @@ find_disassembler() {
     [ ! -x "$disasm" ] || return 0
     tools=$(dirname "${OBJECTS:-build/tests}")/tools
     quick || [ -n "$(find "$tools" -name nvdisasm 2> /dev/null)" ] ||
-        NVCC="$NVCC" sh tests/nvdisasm.sh "$tools" > "$out/tools.log" 2>&1
+        NVCC="$NVCC" sh tests/gpu/nvdisasm.sh "$tools" > "$out/tools.log" 2>&1
     disasm=$(find "$tools" -name nvdisasm -type f 2> /dev/null | head -n 1)
     [ -n "$disasm" ] && "$disasm" --version > /dev/null 2>&1
 }
@@ -176,7 +176,7 @@ if find_disassembler; then
     for arch in $archs; do
         cubin=$(ls "$out"/keep/amp_kernels*_$arch.cubin 2> /dev/null || echo "$out/keep/amp_kernels.cubin")
         "$disasm" -c "$cubin" > "$out/sass" 2> "$out/loops.log" &&
-            awk -f tests/sass.awk "$out/sass" > "$out/loops" &&
+            awk -f tests/gpu/sass.awk "$out/sass" > "$out/loops" &&
             judge sm_$arch > "$out/judged" 2>> "$out/loops.log"
         status=$?
         grep '^sass' "$out/judged"
@@ -194,7 +194,7 @@ if find_disassembler; then
         else fail "sm_$arch: B does not wait for A, or A does not let it begin"; fi
     done
 else
-    skip sass "no nvdisasm in the toolkit or in $tools: sh tests/nvdisasm.sh $tools gets it"
+    skip sass "no nvdisasm in the toolkit or in $tools: sh tests/gpu/nvdisasm.sh $tools gets it"
 fi
 
 # nvcc reads a .cu with its own compiler, whose warnings gcc does not have.

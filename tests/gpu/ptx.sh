@@ -5,14 +5,14 @@
 # usage: [OBJECTS=DIR] [CXX=COMPILER] [NVCC=nvcc] ptx.sh OUTDIR, in the repository's root
 suite=ptx out=${1:?usage: ptx.sh OUTDIR}
 . tests/lib.sh
-. tests/emu/kinds.sh
+. tests/gpu/emu/kinds.sh
 objects=${OBJECTS:-build/tests}
 NVCC=${NVCC:-nvcc}
 kind plain
 have "$NVCC" || { skip "$NVCC" 'not found'; finish; }
 
 object "$out/ptx.o" "$compiler" $fake -O2 -c $emu/ptx.cpp &&
-    object "$out/test.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c tests/test_cuda.cpp &&
+    object "$out/test.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c tests/unit/test_cuda.cpp &&
     $compiler "$out/test.o" "$objects/kind-plain/kernels.o" "$objects/kind-plain/emu.o" \
         "$out/ptx.o" "$objects/o2/amp.o" -o "$out/test" -lm > "$out/link.log" 2>&1 || {
     cat "$out/ptx.o.log" "$out/test.o.log" "$out/link.log" > "$out/log" 2> /dev/null

@@ -5,7 +5,7 @@
 suite=sgemm out=${1:?usage: sgemm.sh OUTDIR PART}
 part=${2:?usage: sgemm.sh OUTDIR PART}
 . tests/lib.sh
-. tests/emu/kinds.sh
+. tests/gpu/emu/kinds.sh
 kind "$part"
 cxx=${CXX:-c++} cc=${CC:-cc}
 objects=${OBJECTS:-build/tests}/kind-$part
@@ -27,7 +27,7 @@ program() {
 }
 
 test_sgemm() {
-    program "$part" tests/test_sgemm.cpp || finish
+    program "$part" tests/unit/test_sgemm.cpp || finish
     lines "$part" "$out/$part" "$@"
 }
 
@@ -89,14 +89,14 @@ toolkit() { # NVIDIA's declarations, which the fake headers only imitate; nothin
         return
     }
     drop_in "NVIDIA's headers" "-isystem $cuda/include"
-    for source in tests/test_sgemm.cpp examples/trainer_fp32.cu examples/trainer_amp.cu; do
+    for source in tests/unit/test_sgemm.cpp examples/cublas/trainer_fp32.cu examples/cublas/trainer_amp.cu; do
         try "NVIDIA's headers: $source" \
             $cxx $flags $warn -isystem "$cuda/include" $front -fsyntax-only $source
     done
 }
 
 marked() { # what stands in #ifndef FP32 is what is marked, in order, and no more than allowed
-    awk '/^#endif/ {on = 0} on {print} /^#ifndef FP32/ {on = 1}' examples/trainer_amp.cu > "$out/changed"
+    awk '/^#endif/ {on = 0} on {print} /^#ifndef FP32/ {on = 1}' examples/cublas/trainer_amp.cu > "$out/changed"
     changed=$(grep -c . "$out/changed")
     echo "$changed lines added, of them marked:"
     grep -o 'AMP [0-9]* \*/$' "$out/changed" | awk '$2 != NR {wrong = 1} {print; n++}
@@ -111,7 +111,7 @@ agree() {
 
 trainers() {
     for name in trainer_fp32 trainer_amp; do
-        program $name examples/$name.cu || return
+        program $name examples/cublas/$name.cu || return
         refuses "$name: an unknown option is refused" . "$out/$name" --bogus
         try "$name: runs" "$out/$name" --small
         cp "$out/log" "$out/$name.said"
@@ -120,7 +120,7 @@ trainers() {
     try "trainer_amp: $(marked | head -n 1 | sed 's/,.*//'), all marked" marked
 }
 
-drop_in 'fake headers' '-isystem tests/emu/fake'
+drop_in 'fake headers' '-isystem tests/gpu/emu/fake'
 toolkit
 trainers
 if quick; then test_sgemm --quick; else test_sgemm; fi

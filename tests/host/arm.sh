@@ -10,11 +10,11 @@ cc=aarch64-linux-gnu-gcc qemu=qemu-aarch64 object=$OBJECTS/aarch64/amp.o
 mac() { # mac LANGUAGE STANDARD
     clang-19 --target=arm64-apple-macos11 -nostdinc -isystem "$(clang-19 -print-resource-dir)/include" \
         -ffreestanding -isystem "$out/mac" -std="$2" -O1 -Wall -Wextra -Wpedantic -Werror -I. -x "$1" \
-        -c tests/compile/mac.c -o "$out/mac.o" > "$out/log" 2>&1 && [ ! -s "$out/log" ]
+        -c tests/host/compile/mac.c -o "$out/mac.o" > "$out/log" 2>&1 && [ ! -s "$out/log" ]
 }
 mkdir -p "$out/mac/sys"
 for header in string stdlib stdio errno fcntl unistd sys/stat; do
-    echo '#include "tests/compile/mac.h"' > "$out/mac/$header.h"
+    echo '#include "tests/host/compile/mac.h"' > "$out/mac/$header.h"
 done
 if have clang-19; then
     mac c c99
@@ -28,7 +28,7 @@ fi
 # Has a target NEON's tiers, as expected?
 neon() { # neon TARGET 0|1
     $clang --target="$1" -nostdinc -isystem "$($clang -print-resource-dir)/include" -ffreestanding \
-        -isystem "$out/mac" -std=c99 -I. "-DAMP_TEST_NEON=$2" -fsyntax-only tests/compile/neon.c > "$out/log" 2>&1
+        -isystem "$out/mac" -std=c99 -I. "-DAMP_TEST_NEON=$2" -fsyntax-only tests/host/compile/neon.c > "$out/log" 2>&1
 }
 if have "$clang"; then
     neon aarch64-none-elf 1 && neon aarch64_be-none-elf 0 && ! neon aarch64_be-none-elf 1
@@ -38,7 +38,7 @@ else
 fi
 
 for apple in -U__APPLE__ -D__APPLE__; do
-    ${CC:-cc} -std=c99 -O1 -Wall -Wextra -Werror -Wno-psabi $apple -I. tests/compile/accelerate.c \
+    ${CC:-cc} -std=c99 -O1 -Wall -Wextra -Werror -Wno-psabi $apple -I. tests/host/compile/accelerate.c \
         -o "$out/accelerate" -lm > "$out/log" 2>&1 && "$out/accelerate" >> "$out/log" 2>&1
     check "AMP_CBLAS in a scope, $apple: products of fp32 are Accelerate's on Apple, elsewhere rounded" $?
 done
@@ -48,8 +48,8 @@ links() { # links SOURCE FLAGS...: a program around that amp.o, of the same name
     name=$(basename "$1" .c)
     $cc -std=c99 -O1 -static -I. "$@" "$object" -o "$out/${name#test_}" -lm > "$out/log" 2>&1
 }
-links tests/test_tiles.c && links tests/test_gemm.c && links tests/test_bits.c &&
-    links tests/compile/count.c -DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED ||
+links tests/unit/test_tiles.c && links tests/unit/test_gemm.c && links tests/unit/test_bits.c &&
+    links tests/host/compile/count.c -DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED ||
     { fail 'programs are linked'; finish; }
 lines bfmmla $qemu -cpu max "$out/tiles" --filter mmla
 AMP_QUICK=2 lines neon $qemu -cpu cortex-a72 "$out/gemm" --filter bits_neon

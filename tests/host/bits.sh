@@ -1,4 +1,4 @@
-# Law 7: tests/test_bits.c, built by every compiler and set of flags at hand and run with 1 to 4
+# Law 7: tests/unit/test_bits.c, built by every compiler and set of flags at hand and run with 1 to 4
 # threads, must find its one digest everywhere. make test has one build of CC, make ci one of each other
 # compiler (and test_bits in all configurations, without threads); make check has all.
 # usage: [CC=COMPILER] bits.sh OUTDIR PART    PART is cc, clang or others
@@ -14,7 +14,7 @@ build() { # build COMPILER FLAGS...
     openmp='' threads=1
     if works "$compiler" -fopenmp; then openmp=-fopenmp threads='1 2 3 4'; fi
     ! quick || threads=${threads#* * } # 3 and 4
-    $compiler "$@" $openmp -I. tests/test_bits.c tests/amp.c -o "$out/bits" -lm > "$out/log" 2>&1
+    $compiler "$@" $openmp -I. tests/unit/test_bits.c tests/amp.c -o "$out/bits" -lm > "$out/log" 2>&1
     result=$?
     for t in $threads; do
         [ $result = 0 ] || break

@@ -14,7 +14,7 @@ for blas in -lopenblas -lcblas -lblas none; do
 done
 [ "$blas" != none ] || { skip cblas_sgemm 'no <cblas.h> with a library'; finish; }
 
-printf '%s\n' '#include <cblas.h>' '#include "tests/processor.h"' '#define AMP_CBLAS_DROP_IN' \
+printf '%s\n' '#include <cblas.h>' '#include "tests/support/processor.h"' '#define AMP_CBLAS_DROP_IN' \
     '#define AMP_IMPLEMENTATION' '#include "amp.h"' 'void f(float *x); void f(float *x) {' \
     'cblas_sgemm(CblasColMajor, CblasNoTrans, CblasTrans, 1, 1, 1, 1.0f, x, 1, x, 1, 0.0f, x, 1); }' \
     > "$out/use.c"
@@ -46,11 +46,11 @@ tiers() { # PROGRAM TIER...
         lines "$calls-$tier" env AMP_TEST_TIER=$tier "$out/$calls"
     done
 }
-program calls -O1 tests/test_cblas.c "$out/amp.o" -Wl,--wrap=cblas_sgemm && lines calls "$out/calls" &&
+program calls -O1 tests/unit/test_cblas.c "$out/amp.o" -Wl,--wrap=cblas_sgemm && lines calls "$out/calls" &&
     tiers calls c avx2 avx512 pairs amx neon
-try "in C by the model of tiles" $cc -std=c99 -Wno-psabi -DAMPI_TILES_MODEL='"tests/tiles.h"' -I. \
+try "in C by the model of tiles" $cc -std=c99 -Wno-psabi -DAMPI_TILES_MODEL='"tests/support/tiles.h"' -I. \
     -c "$out/use.c" -o "$out/model.o" &&
-    program model -O1 tests/test_cblas.c "$out/model.o" -Wl,--wrap=cblas_sgemm && tiers model pairs amx
+    program model -O1 tests/unit/test_cblas.c "$out/model.o" -Wl,--wrap=cblas_sgemm && tiers model pairs amx
 
 # losses NAME PROGRAM COMMAND...: of three seeds, a line for each network
 losses() {
@@ -70,8 +70,8 @@ near() {
     paste "$out/$1.txt" "$out/$2.txt" >> "$out/log"
     check "$4" $status
 }
-program plain -O3 tests/cblas_trainer.c
-program amp -O3 -DAMP tests/cblas_trainer.c "$out/amp.o"
+program plain -O3 tests/host/cblas_trainer.c
+program amp -O3 -DAMP tests/host/cblas_trainer.c "$out/amp.o"
 losses plain plain env
 losses fp32 amp env AMP_ENABLE=0
 losses bf16 amp env AMP_DTYPE=bf16 AMP_POLICY=op:gemm=low

@@ -6,7 +6,7 @@
 suite=compile out=${1:?usage: compile.sh OUTDIR PART}
 part=${2:?usage: compile.sh OUTDIR PART}
 . tests/lib.sh
-here=tests/compile
+here=tests/host/compile
 CC=${CC:-cc} CXX=${CXX:-c++} CLANG=${CLANG:-clang} CLANGXX=${CLANGXX:-clang++}
 if quick; then each=-fsyntax-only level='-O0 -DAMP_DEBUG'
 else each="-O2 -c -o $out/use.o" level=-O2; fi
@@ -233,8 +233,8 @@ for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT AMP_NO_STORAGE \
     silent "$less" $C -D$less $here/left_out.c -o "$out/left_out" -lm
     try "$less: what needs it is refused, sizes stay" same_sizes
     silent "$less: every option of the compiler that is set is taken back" balanced $CC -O2 -D$less
-    have "$CXX" && silent "$less: amp_kernels.cu" $CXX -std=c++14 -w -Itests/emu/fake -I. -Itests/emu \
-        -D$less -include tests/emu/cuda_emu.h -fsyntax-only -x c++ amp_kernels.cu
+    have "$CXX" && silent "$less: amp_kernels.cu" $CXX -std=c++14 -w -Itests/gpu/emu/fake -I. -Itests/gpu/emu \
+        -D$less -include tests/gpu/emu/cuda_emu.h -fsyntax-only -x c++ amp_kernels.cu
     for compiler in "$CLANG -std=c99" "$CXX -std=c++11 -x c++"; do
         have "$compiler" || { skip "$compiler -D$less" 'not found'; continue; }
         silent "$compiler -D$less" $compiler $WARN -I. -D$less $each "$out/bare.c"
@@ -443,10 +443,11 @@ fifteen_minutes() {
 # that it replaces.
 in_use() {
     sed '/AMP_H_INCLUDED:/q' amp.h | sed -nE 's/^(AMP_DEF|extern) [^(]*[ *](amp_[a-z0-9_]+)[(].*/\2/p' | sort -u > "$out/public"
-    for file in examples/*.c examples/*.cu examples/*.h examples/*.cuh tests/test_recipes.c tests/cblas_trainer.c; do
+    for file in $(find examples -name '*.[ch]' -o -name '*.cu*') tests/unit/test_recipes.c tests/host/cblas_trainer.c; do
         case $file in
         *.h | *.cuh | tests/*) ;;
-        *) name=${file##*/}; cat Makefile $(ls tests/*.sh | grep -v gpu) | grep -qw "${name%.*}" || echo "$file: no test runs it" >&2 ;;
+        *) name=${file##*/}
+            cat Makefile $(ls tests/*/*.sh | grep -v '/gpu[_.]') | grep -qw "${name%.*}" || echo "$file: no test runs it" >&2 ;;
         esac
         bare "$file" | case $(grep -o 'AMP_[CUBLAS]*_DROP_IN' "$file") in
         '') cat ;;
@@ -508,7 +509,7 @@ done
 # Each clang there is: what their optimizers take for a comparison of floats differs.
 for compiler in clang clang-19; do
     if ! have $compiler; then skip "$compiler: a subnormal alpha" 'not installed'; continue; fi
-    $compiler -std=c99 -O2 -I. tests/compile/flush.c -o "$out/flush" -lm > "$out/log" 2>&1 && "$out/flush"
+    $compiler -std=c99 -O2 -I. tests/host/compile/flush.c -o "$out/flush" -lm > "$out/log" 2>&1 && "$out/flush"
     check "$compiler: a subnormal alpha is no 0 where the host flushes" $?
 done
 

@@ -17,8 +17,8 @@ $cc $flags -c tests/amp.c -o "$out/amp.o" || exit 1
 programs=
 for test; do
     object=$out/amp.o
-    grep -q '^#include "amp.c"' "tests/test_$test.c" && object=
-    $cc $flags "tests/test_$test.c" $object -o "$out/$test" -lm -pthread || exit 1
+    grep -q '^#include "../amp.c"' "tests/unit/test_$test.c" && object=
+    $cc $flags "tests/unit/test_$test.c" $object -o "$out/$test" -lm -pthread || exit 1
     programs="$programs ${programs:+-object }$out/$test"
     for tier in '' c avx2 avx512 pairs neon; do # the best first; of others what products reach
         case $tier-$test in -* | *-gemm | *-cache | *-processors | *-bits) ;; *) continue ;; esac

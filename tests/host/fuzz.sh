@@ -1,6 +1,6 @@
-# The fuzzers of tests/fuzz: replay their corpora, or look for new cases that violate a property.
+# The fuzzers of tests/host/fuzz: replay their corpora, or look for new cases that violate a property.
 # usage: [CC=cc] [CLANG=clang] [NAMES="state policy ..."] fuzz.sh replay|SECONDS OUTDIR
-#     replay    every case of tests/fuzz/NAME.txt, and of OUTDIR/NAME.cases if a run has left some
+#     replay    every case of tests/host/fuzz/NAME.txt, and of OUTDIR/NAME.cases if a run has left some
 #     SECONDS   that long for each fuzzer, by libFuzzer where clang has it, else by driver.c. The
 #               cases that were found stay in OUTDIR/NAME.cases; the next run goes on from them.
 # Sanitizers are used where the compiler has them.
@@ -24,7 +24,7 @@ build() { # PROGRAM COMPILER FLAGS SOURCES: the fuzzer $name; 1 if it does not c
     built=$1
     shift
     case $name in state | policy) ;; *) set -- "$@" "$amp" ;; esac # they look inside their own
-    "$@" -std=c99 $level -g $warn -I. "tests/fuzz/fuzz_$name.c" -o "$built" -lm \
+    "$@" -std=c99 $level -g $warn -I. "tests/host/fuzz/fuzz_$name.c" -o "$built" -lm \
         > "$built.log" 2>&1 && return
     fail "$name: does not compile" "$built.log"
     return 1
@@ -61,18 +61,18 @@ own=tests/amp.c
 for name in $NAMES; do
     amp=$own
     program=$out/$name cases=$out/$name.cases
-    build "$program" "$CC" $sanitize tests/fuzz/driver.c || continue
+    build "$program" "$CC" $sanitize tests/host/fuzz/driver.c || continue
     mkdir -p "$cases"
     if [ "$mode" = replay ]; then
-        "$program" --out "$out" "tests/fuzz/$name.txt" "$cases" > "$program.log" 2>&1
+        "$program" --out "$out" "tests/host/fuzz/$name.txt" "$cases" > "$program.log" 2>&1
         report "$name" "$program" "cases of its corpus hold all properties"
     elif [ -z "$libfuzzer" ]; then
         "$program" --out "$out" --seconds "$mode" --seed "$(date +%s)" \
-            "tests/fuzz/$name.txt" "$cases" > "$program.log" 2>&1
+            "tests/host/fuzz/$name.txt" "$cases" > "$program.log" 2>&1
         report "$name" "$program" "cases made in $mode s hold all properties"
     elif amp=tests/amp.c && build "$program-libfuzzer" "$CLANG" \
         -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all; then
-        "$program" --export "$cases" "tests/fuzz/$name.txt" &&
+        "$program" --export "$cases" "tests/host/fuzz/$name.txt" &&
             "$program-libfuzzer" -max_total_time="$mode" -timeout=20 -print_final_stats=1 \
                 -artifact_prefix="$out/$name-" "$cases" > "$program-libfuzzer.log" 2>&1
         report "$name" "$program-libfuzzer" "cases of libFuzzer, $mode s, hold all properties"

@@ -5,7 +5,7 @@
 # the toolkit that nvcc belongs to is taken. --fetch gets the headers of older toolkits from PyPI
 # into DIR (300 MB), unless they are there, and takes those too. Types are checked by a C++
 # compiler, once with a stream per thread. cuBLAS has no small wheel: where a tree is without it,
-# the declarations in tests/emu/fake stand in. Where a toolkit has ptxas but no nvcc, as those from
+# the declarations in tests/gpu/emu/fake stand in. Where a toolkit has ptxas but no nvcc, as those from
 # PyPI do, and clang can compile for CUDA, the kernels are also compiled, for the oldest GPU too.
 
 cxx=${CXX:-c++} trees=${CUDA_HEADERS-} fetch=
@@ -44,13 +44,13 @@ case $trees in *[!:]*) ;; *) skip toolkit 'no CUDA toolkit (nvcc, CUDA_HEADERS)'
 # types NAME FLAGS TEXT
 types() {
     before=$failed
-    for source in amp_kernels.cu examples/*.cu tests/bench/*.cu tests/test_cuda.cpp; do
+    for source in amp_kernels.cu examples/*.cu examples/*/*.cu tests/bench/*.cu tests/unit/test_cuda.cpp; do
         if grep -q '<nccl.h>' "$source" && [ ! -f "$include/nccl.h" ]; then
             skip "$1" "$source: no nccl.h here"
             continue
         fi
         $cxx -std=c++14 -fsyntax-only -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-return-local-addr $2 \
-            -isystem "$include" -isystem "$cublas" -I. -Itests -include tests/compile/device.h \
+            -isystem "$include" -isystem "$cublas" -I. -include tests/host/compile/device.h \
             -x c++ "$source" > "$out/log" 2>&1 || fail "$1: $3: $source"
     done
     [ $failed != $before ] || ok "$1: $3"
@@ -75,7 +75,7 @@ kernels() {
     done
 }
 
-cp tests/emu/fake/cublas*.h "$out/cublas"
+cp tests/gpu/emu/fake/cublas*.h "$out/cublas"
 old_ifs=$IFS
 IFS=:
 set -- $trees

@@ -6,7 +6,7 @@ suite=msvc out=${1:?usage: msvc.sh OUTDIR}
 have cl || { skip cl 'not found'; finish; }
 PATH=$(dirname "$(command -v cl)"):$PATH # its own link.exe, not Git's link
 export MSYS2_ARG_CONV_EXCL='*' AMP_QUICK=1 # options are no paths
-here=tests/compile
+here=tests/host/compile
 
 compiles() { # compiles NAME OPTIONS FILE...: without an error; what warnings there are
     name=$1
@@ -35,11 +35,11 @@ runs AMP_NO_STDLIB -O2 $here/no_stdlib.c
 
 unit() { # unit TEST: with the amp.obj that lies there
     rm -f "$out/program.exe"
-    compiles "$1" -O1 -D_CRT_SECURE_NO_WARNINGS -D_CRT_NONSTDC_NO_WARNINGS "tests/$1.c" "$out/amp.obj"
+    compiles "$1" -O1 -D_CRT_SECURE_NO_WARNINGS -D_CRT_NONSTDC_NO_WARNINGS "tests/unit/$1.c" "$out/amp.obj"
     lines "$1" "$out/program.exe"
 }
 compiles 'amp.h, white' -c -O2 tests/amp.c
-for file in tests/test_*.c; do
+for file in tests/unit/test_*.c; do
     case $file in */test_cblas.c | */test_tiles.c) ;; *) unit "$(basename "$file" .c)" ;; esac
 done
 compiles 'amp.h, white, -fp:fast' -c -O2 -fp:fast tests/amp.c

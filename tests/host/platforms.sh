@@ -87,7 +87,7 @@ writes mingw "$WINE" x86_64-w64-mingw32-gcc
 # All but products runs on a stack of 64 KB, threads with one of that size included.
 gcc -std=c99 -O2 -I. -c tests/amp.c -o "$out/amp.o" > "$out/log" 2>&1
 for test in optimizer state sparse fewer scaler alloc vectors ranks; do
-    gcc -std=c99 -O1 -I. tests/test_$test.c "$out/amp.o" -o "$out/stack" -lm -pthread > "$out/log" 2>&1 ||
+    gcc -std=c99 -O1 -I. tests/unit/test_$test.c "$out/amp.o" -o "$out/stack" -lm -pthread > "$out/log" 2>&1 ||
         fail "stack: test_$test.c does not compile"
     (ulimit -s 64 && exec env -i AMP_QUICK=1 "$out/stack") > "$out/log" 2>&1
     check "a stack of 64 KB: test_$test.c" $?
@@ -102,7 +102,7 @@ for compiler in clang clang-16 clang-19; do
         for language in 'c -std=c99' 'c -std=c17' 'c++ -std=c++14' 'c++ -std=c++20'; do
             silent "$compiler for Windows on $machine, $language" $compiler \
                 --target=$machine-pc-windows-msvc -fms-compatibility-version=19.38 -nostdlibinc \
-                -isystem tests/compile/msvc $WARN -I. -O2 -x $language -c "$out/only.c" -o "$out/only.o"
+                -isystem tests/host/compile/msvc $WARN -I. -O2 -x $language -c "$out/only.c" -o "$out/only.o"
         done
     done
 done

@@ -86,7 +86,7 @@ check "amp.h's manual opens with the same program" $?
 lines=$(wc -l < README.md)
 [ "$lines" -ge 100 ] && [ "$lines" -le 200 ]
 check 'at most 200 lines' $?
-lines=$(grep -c 'AMP [0-9]* \*/$' examples/trainer_amp.cu)
+lines=$(grep -c 'AMP [0-9]* \*/$' examples/cublas/trainer_amp.cu)
 grep -q "AMP_CUBLAS_DROP_IN\`: $lines lines, " README.md
 check "its cuBLAS trainer needs $lines lines" $?
 grep -o '`amp_[a-z0-9_]*`' README.md | tr -d '`' | sort -u > "$out/names"
@@ -97,19 +97,48 @@ done > "$out/log"
 check 'every name in it exists' $?
 grep -oE '`(examples|tests|build)/[a-z_/]*(\.[a-z]+)?`|`[a-z_]+\.(c|cu|cpp)`' README.md | tr -d '`' | sort -u > "$out/names"
 for file in $(cat "$out/names"); do
-    case $file in build/*) file=examples/${file#build/}.c ;; */*) ;; fast.c) continue ;; *) file=examples/$file ;; esac
-    [ -e "$file" ] || [ -e "${file#examples/}" ] || echo "$file"
+    case $file in build/*) file=${file#build/}.c ;; fast.c) continue ;; esac
+    [ -e "$file" ] || [ -n "$(example "$file")" ] || echo "$file"
 done > "$out/log"
 [ ! -s "$out/log" ] && [ "$(wc -l < "$out/names")" -ge 10 ]
 check 'every file in it exists' $?
+
+# Paths from the root, in all texts: each leads to a file, or, up to a star, a variable or a NAME, to some that begin so.
+# Links of pages. Names of files in the two maps.
+find .ci amp* LICENSE Makefile README.md examples tests -type f > "$out/files"
+[ ! -d .github ] || find .github -type f >> "$out/files"
+tr '\n' '\0' < "$out/files" | xargs -0 cat |
+    command grep -aoE '(^|[^]A-Za-z0-9_$}/.)-]|-I)(tests|examples)/[A-Za-z0-9_./*%$<{-]*' |
+    sed -E 's/^-I//; s/^[^a-z]//; s/[.]+$//; s/([*%$<{]|NAME).*/*/' | sort -u > "$out/paths"
+while read -r path; do ls -d $path > "$out/found" 2>&1 || echo "$path"; done < "$out/paths" > "$out/log"
+[ ! -s "$out/log" ] && [ "$(wc -l < "$out/paths")" -ge 150 ]
+check 'every path from the root, in text, code, scripts and the Makefile, leads somewhere' $?
+for page in $(command grep '\.md$' "$out/files"); do
+    for link in $(sed 's/`[^`]*`//g' "$page" | command grep -oE '\]\([^)#:]+\)' | tr -d '()]'); do
+        echo "$link" >> "$out/links"
+        [ -e "$(dirname "$page")/$link" ] || echo "$page: $link"
+    done
+done > "$out/log"
+[ ! -s "$out/log" ] && [ -s "$out/links" ]
+check 'every link in a page leads to a file' $?
+for page in tests/README.md examples/README.md; do
+    command grep -oE '`[a-z0-9_*/.-]+\.(c|h|cu|cuh|cpp|sh|py|awk|mk|txt|md)`' "$page" | tr -d '`' | sort -u |
+        tee -a "$out/mapped" | sed 's/[.]/[.]/g; s/[*]/.*/g' | while read -r name; do
+        case $name in *test_x* | *amp?.?c) continue ;; esac # one to come; from unit/
+        sed 's:^:/:' "$out/files" | command grep -q "/$name\$" || echo "$page: $name"
+    done
+done > "$out/log"
+[ ! -s "$out/log" ] && [ "$(wc -l < "$out/mapped")" -ge 80 ]
+check 'every file that tests/README.md and examples/README.md name is there' $?
 
 # The contract of determinism names files and tests: (FILE: TEST, TEST; FILE). A star ends what begins so.
 sed -n '/Determinism, by what/,/>>gpu/p' amp.h | tr -s '\n ' ' ' | grep -oE '\([^()]*\.(sh|c|cpp)[^()]*\)' |
     sed 's/ to /, /g; s/ on a device//' | tr -d '() ' | tr ';' '\n' > "$out/shown"
 while IFS=: read -r file names; do
-    [ -e "tests/${file#tests/}" ] || echo "$file"
+    file=$(find tests -name "${file##*/}")
+    [ -e "$file" ] || echo "$names: in no file, or in some: $file"
     for name in $(echo "$names" | tr ',*' ' .'); do
-        grep -qE "(TEST\(|check .*)$name" "tests/$file" || echo "$file: $name"
+        grep -qE "(TEST\(|check .*)$name" "$file" || echo "$file: $name"
     done
 done < "$out/shown" > "$out/log"
 [ ! -s "$out/log" ] && [ "$(wc -l < "$out/shown")" -ge 8 ]

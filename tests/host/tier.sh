@@ -29,11 +29,11 @@ links() {
     $cc -std=c99 $flags -Wall -Wextra -I. -Iexamples -DAMP_CORE_INCLUDED \
         -DAMP_IMPLEMENTATION_INCLUDED "$@" "$object" -o "$out/$program" -lm > "$out/log" 2>&1
 }
-# What programs say of the processor: its tier; of examples/train.c how products are made; and whether bf16
+# What programs say of the processor: its tier; of examples/digits/train.c how products are made; and whether bf16
 # pays, of which README's FAQ says in which tiers.
 {
     printf '%s\n' '#include "amp.h"' '#include <stdio.h>' '#include <string.h>'
-    sed -n '/^static const char \*products_in/,/^}/p' examples/train_report.h
+    sed -n '/^static const char \*products_in/,/^}/p' examples/digits/train_report.h
     printf '%s\n' 'int main(void) {' 'amp_capability c;' 'amp_capability_of(0, 0, &c);' \
         'return printf("%s\n%s\n%d\n", amp_cpu_tier(), products_in(amp_cpu_tier()), c.bf16) < 0; }'
 } > "$out/words.c"
@@ -56,7 +56,7 @@ for test in "$@"; do
     program=$OBJECTS/$config/$test tests=$OBJECTS/$config/$test.o
     if [ -n "${model-}" ]; then
         program=$out/$test
-        [ -f "$tests" ] || { tests=$program.o && $cc -std=c99 $flags -I. -c "tests/test_$test.c" -o "$tests"; }
+        [ -f "$tests" ] || { tests=$program.o && $cc -std=c99 $flags -I. -c "tests/unit/test_$test.c" -o "$tests"; }
         $cc $flags "$tests" "$object" -o "$program" -lm -pthread > "$out/log" 2>&1 ||
             { fail "$test is linked"; continue; }
     fi

@@ -40,7 +40,7 @@ static inline int truncate(const char *path, long bytes) {
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A disk with room for so many bytes. Where dir is on a small file system (tests/long.sh mounts one) it is
+/* A disk with room for so many bytes. Where dir is on a small file system (tests/trainers/long.sh mounts one) it is
    really full: a file takes the rest. Elsewhere no file may be larger. */
 static struct {
     char          filler[700];

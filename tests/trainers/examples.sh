@@ -7,7 +7,7 @@ programs='wrap_step pitfalls which_tensor recipes recipes_net autocast_ops state
 for program in linear $programs train gpt cnn ncf report; do # make has linked them with one amp.o
     into="-O0 -o $out/alone -lm"
     if quick && [ $program != wrap_step ]; then into=-fsyntax-only; fi
-    try "$program compiles alone" ${CC:-cc} -std=c99 -Wall -Wextra -I. examples/$program.c $into
+    try "$program compiles alone" ${CC:-cc} -std=c99 -Wall -Wextra -I. "$(example $program.c)" $into
 done
 train() { "$build/train" --out "$out" "$@"; }
 
@@ -103,7 +103,7 @@ cat > "$out/narrow.c" << 'END'
 static time_t clock_says;
 #define time(t) (clock_says += 60)
 #define PROGRAM "narrow"
-#include "examples/train_cli.h"
+#include "examples/support/train_cli.h"
 int main(int argc, char **argv) {
     if (argc > 1) return rewrite_line(argv[1]), 0;
     for (int i = 1; i < 3; i++)
@@ -227,9 +227,9 @@ else
     skip 'Ctrl-C' 'env has no --default-signal'
 fi
 
-head -c 20000 examples/digits.csv.gz > "$out/torn.csv.gz"
-gzip -dc examples/digits.csv.gz | head -n 100 > "$out/few.csv"
-gzip -dc examples/digits.csv.gz | head -n 100 | cut -c1-40 > "$out/torn.csv"
+head -c 20000 examples/digits/digits.csv.gz > "$out/torn.csv.gz"
+gzip -dc examples/digits/digits.csv.gz | head -n 100 > "$out/few.csv"
+gzip -dc examples/digits/digits.csv.gz | head -n 100 | cut -c1-40 > "$out/torn.csv"
 mkdir -p "$out/idx" "$out/empty"
 printf '\000\000\010\003\000\000\352\140\000\000\000\034\000\000\000\034abc' \
     > "$out/idx/train-images-idx3-ubyte"
@@ -265,10 +265,10 @@ if [ -d /sys/kernel ]; then # of which mkdir and fopen say different things
 else
     skip 'train: why a directory cannot be made' 'no /sys'
 fi
-cp examples/digits.csv.gz "$out/own.csv.gz" && ln -s own.csv.gz "$out/other.csv.gz"
+cp examples/digits/digits.csv.gz "$out/own.csv.gz" && ln -s own.csv.gz "$out/other.csv.gz"
 refuses 'train: --report on its data is refused' 'own.csv.gz: --report .*other.csv.gz would overwrite' \
     "$build/train" --data "$out/own.csv.gz" --report "$out/other.csv.gz"
-grep -q 'would overwrite' "$out/log" && cmp examples/digits.csv.gz "$out/own.csv.gz"
+grep -q 'would overwrite' "$out/log" && cmp examples/digits/digits.csv.gz "$out/own.csv.gz"
 check 'train: and they stay' $?
 "$build/train" --help > "$out/log" 2>&1 && grep -q -e --seeds "$out/log"
 check 'train: --help' $?

@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY=passive # ranks are threads that have threads
 built() { # built NAME FLAGS...: test_NAME.c, with an amp.h of its own
     name=$1
     shift
-    $CC -std=c99 -O2 "$@" -pthread -I. tests/test_$name.c tests/amp.c -o "$out/$name$1" -lm > "$out/log" 2>&1 ||
+    $CC -std=c99 -O2 "$@" -pthread -I. tests/unit/test_$name.c tests/amp.c -o "$out/$name$1" -lm > "$out/log" 2>&1 ||
         { fail "test_$name.c does not compile"; finish; }
 }
 built state

@@ -164,7 +164,7 @@ refuses 'a seventh file is refused, with the limit' ' seventh: is one file too m
 head -n 9 "$out/train.jsonl" > "$out/seed.jsonl"
 with='-O1 -fsanitize=address,undefined -fno-sanitize-recover=all'
 works "${CC:-cc}" "$with -x c" || with=-O1
-${CC:-cc} -std=c99 $with tests/report_damage.c -o "$out/damage" -lm > "$out/log" 2>&1 &&
+${CC:-cc} -std=c99 $with tests/trainers/report_damage.c -o "$out/damage" -lm > "$out/log" 2>&1 &&
     ASAN_OPTIONS=detect_leaks=0 "$out/damage" "$out/seed.jsonl" $(quick && echo 2000 || echo 20000) > "$out/log"
 status=$?
 check "$(cat "$out/log"): no crash, and no tag that is not the page's" $status

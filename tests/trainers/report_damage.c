@@ -41,7 +41,7 @@ static void drop(void *p) {
 #define exit(code) longjmp(ended, (code) + 1)
 #define main report_main
 int report_main(int argc, char **argv);
-#include "../examples/report.c"
+#include "../../examples/report.c"
 #undef fopen
 #undef fclose
 #undef realloc

@@ -1,4 +1,4 @@
-# A trainer of examples/ (gpt, cnn, ncf) learns, alike in all types, with right gradients; killed and
+# A trainer of examples/nets (gpt, cnn, ncf) learns, alike in all types, with right gradients; killed and
 # resumed, it ends with the same bits; bad input is answered. make ci runs its toy, make check the
 # full run besides.
 # usage: trainer.sh OUTDIR PROGRAM       PROGRAM is one of the three, that make has built
@@ -197,7 +197,7 @@ gpt)
     wrong '--storage has no weights in fp32'  head    --dtype bf16 --storage split --policy head=fp32
     wrong 'a missing text is named'      nowhere      --text "$out/nowhere"
     wrong 'a directory is named'         "$out"       --text "$out"
-    wrong 'a text too short is named'    digits.txt   --context 64 --text examples/digits.txt
+    wrong 'a text too short is named'    digits.txt   --context 64 --text examples/digits/digits.txt
     wrong 'a width that the heads do not divide'  250 --width 250
     wrong 'a report on a full disk is named'  '/dev/full: No space left'  $one --report /dev/full
     refuses '--budget on a full disk' '^gpt: standard output: No space left' \

@@ -5,10 +5,10 @@
 #define _POSIX_C_SOURCE 200809L /* getpid */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
-#include "posix.h"
-#include "prepare.h"
-#include "test.h"
-#include "heap.h"
+#include "../support/posix.h"
+#include "../support/prepare.h"
+#include "../support/test.h"
+#include "../support/heap.h"
 
 /* --------------------------------------------------- an allocator that counts, and may fail */
 

@@ -1,7 +1,7 @@
 /* Law 7: the same step gives the same bits. Every operation that the law covers runs on fixed data
    for each instruction set, alignment and floating-point mode of the caller; all must give one
    digest, which stands here. Products have three: of plain C, of all FMA tiers, and of tiles.
-   tests/bits.sh builds this file with each compiler and set of flags and runs it with 1 to 4
+   tests/host/bits.sh builds this file with each compiler and set of flags and runs it with 1 to 4
    threads. */
 
 #ifndef _GNU_SOURCE
@@ -9,12 +9,12 @@
 #endif
 #define AMP_KERNELS /* the core: its loads, stores and conversions */
 #include "amp.h"
-#include "gemm_ex.h"
-#include "prepare.h"
-#include "storage.h"
-#include "test.h"
-#include "fp.h"
-#include "random.h"
+#include "../support/gemm_ex.h"
+#include "../support/prepare.h"
+#include "../support/storage.h"
+#include "../support/test.h"
+#include "../support/fp.h"
+#include "../support/random.h"
 
 #define EXPECTED       0x0b9e079c9a990808ull
 #define EXPECTED_SUMS  0x926cd294b5e37165ull

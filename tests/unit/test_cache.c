@@ -4,13 +4,13 @@
 #define _GNU_SOURCE /* sysconf, mmap, setenv */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
-#include "gemm_ex.h"
-#include "posix.h"
-#include "random.h"
-#include "storage.h"
-#include "test.h"
-#include "values.h"
-#include "white.h"
+#include "../support/gemm_ex.h"
+#include "../support/posix.h"
+#include "../support/random.h"
+#include "../support/storage.h"
+#include "../support/test.h"
+#include "../support/values.h"
+#include "../support/white.h"
 
 #include <math.h>
 

@@ -6,9 +6,9 @@
 #define AMP_CBLAS_DROP_IN
 #define AMP_IMPLEMENTATION
 #include "amp.h"
-#include "random.h"
-#include "test.h"
-#include "values.h"
+#include "../support/random.h"
+#include "../support/test.h"
+#include "../support/values.h"
 
 #include <math.h>
 #include <pthread.h>

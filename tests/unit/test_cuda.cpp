@@ -2,7 +2,7 @@
    promises: nothing waits, nothing allocates, graphs may hold it, failing calls are answered.
 
    One source for two programs: on a GPU it is compiled by nvcc; without one, by a C++ compiler with
-   emu/cuda_emu.h in front. The CPU backend is compiled as C, in a unit of its own. What can only be
+   tests/gpu/emu/cuda_emu.h in front. The CPU backend is compiled as C, in a unit of its own. What can only be
    seen in the emulator (counts of calls, faults, bytes moved) is skipped on a GPU.
 
    A run is one configuration, driven through its steps on both backends; then everything that the
@@ -10,11 +10,11 @@
 
 #define AMP_KERNELS /* for the tables of an optimizer: moments, tallies */
 #include "amp.h"
-#include "gemm_ex.h"
-#include "prepare.h"
-#include "random.h"
-#include "storage.h"
-#include "test.h"
+#include "../support/gemm_ex.h"
+#include "../support/prepare.h"
+#include "../support/random.h"
+#include "../support/storage.h"
+#include "../support/test.h"
 
 #include <cublasLt.h>
 #include <cublas_v2.h>

@@ -5,11 +5,11 @@
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
 #define AMP_KERNELS /* the core: codecs */
 #include "amp.h"
-#include "fp.h"
-#include "prepare.h"
-#include "random.h"
-#include "storage.h"
-#include "test.h"
+#include "../support/fp.h"
+#include "../support/prepare.h"
+#include "../support/random.h"
+#include "../support/storage.h"
+#include "../support/test.h"
 
 #include <math.h>
 

@@ -5,12 +5,12 @@
 #define _GNU_SOURCE /* sigsetjmp in fp.h, sigaltstack */
 #define AMP_KERNELS /* the core: its conversions and operations, for the models */
 #include "amp.h"
-#include "gemm_ex.h"
-#include "huge.h"
-#include "test.h"
-#include "values.h"
-#include "fp.h"
-#include "gemm_bits.h"
+#include "../support/gemm_ex.h"
+#include "../support/huge.h"
+#include "../support/test.h"
+#include "../support/values.h"
+#include "../support/fp.h"
+#include "../support/gemm_bits.h"
 #if defined(__linux__)
 #include <signal.h>   /* sigaltstack */
 #include <sys/wait.h> /* waitpid */

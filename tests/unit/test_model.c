@@ -12,12 +12,12 @@
 
 #define _POSIX_C_SOURCE 200809L
 #include "amp.h"
-#include "model.h"
-#include "posix.h"
-#include "random.h"
-#include "storage.h"
-#include "test.h"
-#include "values.h"
+#include "../support/model.h"
+#include "../support/posix.h"
+#include "../support/random.h"
+#include "../support/storage.h"
+#include "../support/test.h"
+#include "../support/values.h"
 
 #include <stdarg.h>
 #if HAVE_POSIX

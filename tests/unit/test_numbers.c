@@ -4,11 +4,11 @@
 #define _GNU_SOURCE /* sigsetjmp */
 #include "amp.h"
 
-#include "fp.h"
-#include "huge.h"
-#include "random.h"
-#include "test.h"
-#include "white.h"
+#include "../support/fp.h"
+#include "../support/huge.h"
+#include "../support/random.h"
+#include "../support/test.h"
+#include "../support/white.h"
 
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(__TINYC__)
 #define HAVE_F16C_CODE 1

@@ -6,12 +6,12 @@
 #define _GNU_SOURCE /* sigsetjmp in fp.h, memfd_create in huge.h */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
-#include "huge.h"
-#include "posix.h"
-#include "prepare.h"
-#include "test.h"
-#include "values.h"
-#include "fp.h"
+#include "../support/huge.h"
+#include "../support/posix.h"
+#include "../support/prepare.h"
+#include "../support/test.h"
+#include "../support/values.h"
+#include "../support/fp.h"
 
 #include <math.h>
 

@@ -3,9 +3,9 @@
 
 #define _POSIX_C_SOURCE 200112L /* setenv, unsetenv */
 #include "amp.h"
-#include "posix.h"
-#include "random.h"
-#include "test.h"
+#include "../support/posix.h"
+#include "../support/random.h"
+#include "../support/test.h"
 
 /* Threads only where they are part of libc, since the tests are linked with -lm alone. */
 #if defined(__GLIBC__)

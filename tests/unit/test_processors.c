@@ -5,9 +5,9 @@
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
 #define AMP_KERNELS /* the core: its conversions and operations, for the models */
 #include "amp.h"
-#include "test.h"
-#include "fp.h"
-#include "gemm_bits.h"
+#include "../support/test.h"
+#include "../support/fp.h"
+#include "../support/gemm_bits.h"
 
 /* Bits of cpuid's leaves 1 (C) and 7 (B, D), of its second page (A), and of XCR0. */
 #define SAVED    0x38000000u /* OSXSAVE, AVX, and F16C */

@@ -4,12 +4,12 @@
 
 #define _GNU_SOURCE /* usleep */
 #include "amp.h"
-#include "prepare.h"
-#include "storage.h"
-#include "test.h"
-#include "posix.h"
-#include "random.h"
-#include "values.h"
+#include "../support/prepare.h"
+#include "../support/storage.h"
+#include "../support/test.h"
+#include "../support/posix.h"
+#include "../support/random.h"
+#include "../support/values.h"
 #include <math.h>
 
 /* ------------------------------------------------------------------------------- misuse */

@@ -5,10 +5,10 @@
 #define _GNU_SOURCE /* setenv */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
-#include "fp.h"
-#include "posix.h"
-#include "prepare.h"
-#include "test.h"
+#include "../support/fp.h"
+#include "../support/posix.h"
+#include "../support/prepare.h"
+#include "../support/test.h"
 
 #include <fenv.h> /* feholdexcept, fesetenv */
 

@@ -7,13 +7,13 @@
 #define AMP_KERNELS /* the core: moments, for the bits of a run */
 #include "amp.h"
 #include "examples/amp_report.h"
-#include "fp.h"
-#include "prepare.h"
-#include "random.h"
-#include "storage.h"
-#include "test.h"
-#include "values.h"
-#include "heap.h"
+#include "../support/fp.h"
+#include "../support/prepare.h"
+#include "../support/random.h"
+#include "../support/storage.h"
+#include "../support/test.h"
+#include "../support/values.h"
+#include "../support/heap.h"
 
 #include <locale.h>
 #include <math.h>

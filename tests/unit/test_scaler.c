@@ -4,9 +4,9 @@
 #define _GNU_SOURCE /* sigsetjmp */
 #include "amp.h"
 
-#include "fp.h"
-#include "random.h"
-#include "test.h"
+#include "../support/fp.h"
+#include "../support/random.h"
+#include "../support/test.h"
 
 #ifndef AMP_TESTS_DIR
 #define AMP_TESTS_DIR "tests"

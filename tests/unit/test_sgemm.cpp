@@ -9,9 +9,9 @@
 #define AMP_CUBLAS
 #define AMP_IMPLEMENTATION
 #include "amp.h"
-#include "gemm_ex.h"
-#include "random.h"
-#include "test.h"
+#include "../support/gemm_ex.h"
+#include "../support/random.h"
+#include "../support/test.h"
 
 #include <math.h>
 #include <vector>

@@ -5,11 +5,11 @@
 #define _GNU_SOURCE /* memfd_create in huge.h */
 #define AMP_KERNELS /* moments, to see that untouched rows keep theirs */
 #include "amp.h"
-#include "huge.h"
-#include "prepare.h"
-#include "test.h"
-#include "random.h"
-#include "values.h"
+#include "../support/huge.h"
+#include "../support/prepare.h"
+#include "../support/test.h"
+#include "../support/random.h"
+#include "../support/values.h"
 #include <math.h>
 
 enum { ROWS = 700, LENGTH = 48, MOST = 900, N = ROWS * LENGTH };

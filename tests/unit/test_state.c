@@ -5,13 +5,13 @@
 #define _GNU_SOURCE /* sigjmp_buf, setenv, fork */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
-#include "fp.h"
-#include "posix.h"
-#include "prepare.h"
-#include "storage.h"
-#include "test.h"
-#include "heap.h"
-#include "vectors/state/old.h"
+#include "../support/fp.h"
+#include "../support/posix.h"
+#include "../support/prepare.h"
+#include "../support/storage.h"
+#include "../support/test.h"
+#include "../support/heap.h"
+#include "../vectors/state/old.h"
 
 #include <errno.h>
 #include <locale.h>

@@ -4,9 +4,9 @@
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
 #define AMP_KERNELS /* the core: its conversions and operations, for the models */
 #include "amp.h"
-#include "test.h"
-#include "fp.h"
-#include "gemm_bits.h"
+#include "../support/test.h"
+#include "../support/fp.h"
+#include "../support/gemm_bits.h"
 
 static void random_products(const char *tier, int rule) {
     const int times = rule == BITS_TILES ? 1 : 3; /* a quarter of them is all bf16 */

@@ -4,9 +4,9 @@
 #define _GNU_SOURCE /* sigsetjmp */
 #define AMP_KERNELS /* the core: codecs */
 #include "amp.h"
-#include "fp.h"
-#include "test.h"
-#include "vectors/amp_subject.h"
+#include "../support/fp.h"
+#include "../support/test.h"
+#include "../vectors/amp_subject.h"
 
 #include <math.h>
 

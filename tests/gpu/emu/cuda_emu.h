@@ -4,10 +4,10 @@
    which stands in for libcudart and libcublas. A kernel then is a function, a CUDA thread is a
    fiber, and sanitizers, debuggers and coverage tools see ordinary code:
 
-       I=-Itests/emu/fake            or the include directory of a CUDA toolkit
+       I=-Itests/gpu/emu/fake            or the include directory of a CUDA toolkit
        F="-std=c++14 -ffp-contract=off -fno-strict-aliasing $I -I."
-       c++ -O2 $F -include tests/emu/cuda_emu.h -x c++ -c kernels.cu -o kernels.o
-       c++ -O2 $F -c tests/emu/cuda_emu.cpp -o emu.o
+       c++ -O2 $F -include tests/gpu/emu/cuda_emu.h -x c++ -c kernels.cu -o kernels.o
+       c++ -O2 $F -c tests/gpu/emu/cuda_emu.cpp -o emu.o
        c++ -O2 $F -c test.cpp -o test.o && c++ test.o kernels.o emu.o -o test
 
    Sanitizers. Address and undefined: -fsanitize=address,undefined -DEMU_PLAIN_SHARED everywhere,

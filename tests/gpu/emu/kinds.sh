@@ -2,9 +2,9 @@
 # the program and its kernels (with) and those of the emulator (emulator); `object` makes an object.
 # usage: kinds.sh NAME DIR      leaves DIR/emu.o and DIR/kernels.o, empty if that is not possible;
 # what the compiler says stays beside them. make does so once; the scripts take what they find.
-emu=tests/emu
+emu=tests/gpu/emu
 fake=-I$emu/fake
-flags="-std=c++14 -ffp-contract=off -fno-strict-aliasing -Wno-unknown-pragmas -I. -Itests -I$emu"
+flags="-std=c++14 -ffp-contract=off -fno-strict-aliasing -Wno-unknown-pragmas -I. -I$emu"
 linked='-DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED' # with an amp.o, for which see Makefile
 front="-include $emu/cuda_emu.h -x c++"
 # NULL is an address that is not there: no need to look at every pointer twice.

@@ -4,7 +4,7 @@
 # the repository; the emulator for two of the kinds is in OBJECTS, where make has put it
 suite=emu out=${1:?usage: self.sh OUTDIR}
 . tests/lib.sh
-. tests/emu/kinds.sh
+. tests/gpu/emu/kinds.sh
 objects=$(cd "${OBJECTS:-build/tests}" && pwd)
 cxx=${CXX:-c++} cuda=${CUDA:-/usr/local/cuda}
 

@@ -1,8 +1,8 @@
 /* test_emu.cpp - tests of the emulator itself. Kernels and host code in one file, compiled like
    a .cu: c++ -std=c++14 -include cuda_emu.h -x c++ test_emu.cpp; see self.sh. */
 
-#include "../random.h"
-#include "../test.h"
+#include "../../support/random.h"
+#include "../../support/test.h"
 #include "cuda_emu.h"
 
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* test_ptx.cpp - tests of ptx.cpp: each instruction beside values that PTX's definition gives, what
    lanes do together, and what ends the program. Floats are written as their bits. */
 
-#include "../test.h"
+#include "../../support/test.h"
 #include "cuda_emu.h"
 
 #include <sys/wait.h>

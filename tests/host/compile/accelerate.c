@@ -1,4 +1,4 @@
-/* AMP_CBLAS on Apple (tests/arm.sh compiles it with __APPLE__ and without): a scope leaves products of
+/* AMP_CBLAS on Apple (tests/host/arm.sh compiles it with __APPLE__ and without): a scope leaves products of
    fp32 to Accelerate, where elsewhere it rounds them for BFMMLA. Tiers are the model's; this BLAS
    counts its calls. The exit status is the line of what was wrong. */
 #ifdef __APPLE__
@@ -16,7 +16,7 @@ static void     cblas_sgemm(of_cblas order, of_cblas ta, of_cblas tb, int m, int
     c[0] = 0.0f;
 }
 #define AMP_CBLAS
-#define AMPI_TILES_MODEL "tests/tiles.h"
+#define AMPI_TILES_MODEL "tests/support/tiles.h"
 #define AMPI_PROCESSOR(features) (96u | (features & 0u)) /* neon_bf16 */
 #define AMP_IMPLEMENTATION
 #include "amp.h"

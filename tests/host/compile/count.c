@@ -1,4 +1,4 @@
-/* Says the tier, and makes one product, for tests/arm.sh to count instructions. */
+/* Says the tier, and makes one product, for tests/host/arm.sh to count instructions. */
 #include "amp.h"
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,3 @@
-/* The implementation, for a Mac: tests/arm.sh. */
+/* The implementation, for a Mac: tests/host/arm.sh. */
 #define AMP_IMPLEMENTATION
 #include "amp.h"

@@ -1,4 +1,4 @@
-/* What amp.h asks of macOS's headers, as they declare it, for compilers that have none: tests/arm.sh. */
+/* What amp.h asks of macOS's headers, as they declare it, for compilers that have none: tests/host/arm.sh. */
 #ifndef MAC_H
 #define MAC_H
 #include <stddef.h>

@@ -7,7 +7,7 @@
    A case that fails is written to the directory of --out, and told as libFuzzer tells it. */
 
 #define _POSIX_C_SOURCE 200112L /* opendir, alarm */
-#include "../random.h"
+#include "../../support/random.h"
 #include "fuzz.h"
 
 #include <ctype.h>

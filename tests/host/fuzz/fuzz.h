@@ -20,7 +20,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* End the program, with a line that tests/fuzz.sh looks for, unless cond holds. */
+/* End the program, with a line that tests/host/fuzz.sh looks for, unless cond holds. */
 #define PROPERTY(cond, text) ((cond) ? (void)0 : fuzz_violated(text, "", __FILE__, __LINE__))
 #define PROPERTY_OF(cond, text, what) \
     ((cond) ? (void)0 : fuzz_violated(text, what, __FILE__, __LINE__))
