@@ -158,9 +158,8 @@
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
    -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Set desc.backend to an amp_cuda_backend
    of your stream, and hand device memory to the same functions. A fused step is two launches.
-   Experimental: no GPU has run it yet. Names and meanings hold; bits are shown by an emulator,
-   costs by instructions, loads and bytes that were counted. tests/README.md says what is left to
-   a GPU.
+   Experimental: no GPU has run it yet. Bits are shown by an emulator, costs by instructions, loads
+   and bytes that were counted. tests/README.md says what is left to a GPU.
 
    Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale
    the loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host
@@ -228,7 +227,7 @@
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
             step; add allocates only beyond AMP_INLINE_TENSORS tensors; save and load allocate
-            while they work. All of it goes through desc.allocator.
+            while they work. All that is not device memory goes through desc.allocator.
    Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
             fp32, your own loop                  4 + 4 + 8        16
             around it, fp32 gradients            4 + 4 + 8 + 6    22
@@ -243,15 +242,15 @@
             are stored as pointers: they must outlive the object.
    Threads  No object locks itself: one thread at a time may use an object. Different objects may be
             used from different threads, unless they share a scaler.
-   Versions From 1.0 on a name keeps its meaning, a preset its rules, an optimizer step its bits,
-            AMP_PROBLEM_SIZE its 200, and a file that a release has written is read by all later
-            ones. What is to leave is named in History by a release in which it still works. Sizes
+   Versions From 1.0 on a name above "Stop here" keeps its meaning, a preset its rules, a step its
+            bits, AMP_PROBLEM_SIZE its 200, and later releases read every file that one has saved.
+            What is to leave is named in History by a release in which it still works. Sizes
             and members marked private may change with any release: compile all units that share an
             object with one header.
             Before 1.0 presets, bits of steps and files since 0.6.0 hold already; names may change,
             and History says what to write instead. A compiler sees each change but one: NULL in
             rebind_all, in 0.7.0. Experimental until a GPU has run them: amp_kernels.cu, amp_cuda_*
-            and what is summed by cuBLAS (names and meanings hold; speed is not known).
+            and what is summed by cuBLAS.
 
    >>history
        0.9.0  New: AMP_PRESET_NONE: scale 1, never moves, bad steps are still skipped; a file has
@@ -444,9 +443,9 @@ typedef struct amp_scaler_desc {
     char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: what amp_scaler_init refused */
 } amp_scaler_desc;
 
-/* Plain data, the same in host and device memory. Read what is not private. Write found_inf between
-   check and step (nonzero: skip); growth_factor, backoff_factor and growth_interval, within the
-   desc's limits, between updates. */
+/* Plain data, the same in host and device memory. Read what is not private. Write found_inf
+   (nonzero: skip) before your step, but that of an optimizer before its check; growth_factor,
+   backoff_factor and growth_interval, within the desc's limits, between updates. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */
@@ -492,10 +491,10 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale);
 
 /* --------------------------------------------------------------- >>api  backend */
 
-/* Where memory comes from. Zero: malloc and free. allocate_fn returns NULL when it cannot. */
+/* Of the host; device memory is cudaMalloc's. Zero: malloc and free. Set both functions. */
 typedef struct amp_allocator {
-    void *(*allocate_fn)(void *user, size_t num_bytes);
-    void (*release_fn)(void *user, void *memory);
+    void *(*allocate_fn)(void *user, size_t num_bytes); /* aligned as malloc's; NULL: none left */
+    void (*release_fn)(void *user, void *memory);       /* memory is not NULL                   */
     void *user;
 } amp_allocator;
 
@@ -553,8 +552,8 @@ typedef struct amp_optimizer_desc {
     amp_scaler_desc    scaler;
     amp_scaler        *shared_scaler; /* or NULL: of several optimizers, in backend memory; call
                                          amp_scaler_update after the steps of all                */
-    double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99; for none set 1e-30 */
-    double eps;                       /* AdamW: 1e-8; likewise                                   */
+    double beta1, beta2;              /* 0: AdamW 0.9, 0.999; Lion 0.9, 0.99. For none: 1e-30   */
+    double eps;                       /* AdamW. 0: 1e-8. For none: 1e-30                        */
     double momentum;                  /* SGD: 0                                                  */
     int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
     float  weight_decay;              /* 0                                                       */
@@ -605,8 +604,8 @@ AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
 /* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or as an
    address in backend memory. Until you call one of them, amp_optimizer_scaler or _status, the
-   loss cannot have been scaled, and a step is AMP_ERROR_BAD_STATE: unless the scale is 1, was
-   set (init_scale, AMP_LOSS_SCALE, a file) or is shared, or several ranks may have the loss. */
+   loss cannot have been scaled, and a step is AMP_ERROR_BAD_STATE: unless the scale is 1, was set
+   (init_scale, AMP_LOSS_SCALE, a file) or is shared, or desc.ranks has several ranks. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
@@ -638,10 +637,9 @@ typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
-   verified before anything changes, in as much memory as was saved. Errors: _WRITE, _READ,
-   _FOREIGN, _NEWER, _UNSUPPORTED (before 0.6.0: 0.7.0 loads it and saves it anew), _CORRUPT
-   (desc.problem names a number that no run can have), _MISMATCH (it names the tensor),
-   _NOT_PREPARED, _STEP_OPEN. */
+   verified before anything changes, in as much memory as was saved. _UNSUPPORTED: a file from
+   before 0.6.0 (0.7.0 loads it and saves it anew). _CORRUPT and _MISMATCH: desc.problem names the
+   number that no run can have, or the tensor. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
@@ -657,9 +655,9 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 
 /* The user of a program decides: AMP_DTYPE (fp32, fp16, bf16; float16, half, bfloat16),
    AMP_LOSS_SCALE (a number, or dynamic), AMP_ENABLE (0: fp32 and scaler.disabled, whatever the
-   others say; 1: a scaler, and fp16 where dtype is AMP_F32). What is not set stays, unless the type
-   asks for it: bf16 takes AMP_PRESET_NONE if no scaler was chosen, fp16 the default scale if there
-   was none (AMP_PRESET_NONE, disabled, or, of bf16, STATIC up to 1); storage: >>api storage.
+   others say; 1: not disabled, and fp16 where dtype is AMP_F32). Without AMP_LOSS_SCALE,
+   AMP_DTYPE=bf16 gives a zero desc.scaler AMP_PRESET_NONE; a change to fp16 gives the default
+   scale to AMP_PRESET_NONE, disabled or, of bf16, STATIC up to 1. Storage: >>api storage.
    Capitals, underscores and blanks do not matter. AMP_ERROR_INVALID_CONFIG: *variable and *value
    (or NULL) name what cannot be read. */
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
@@ -668,20 +666,18 @@ AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
 
 /* ------------------------------------------------------------------ >>api  gemm */
 
-/* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. A compute
-   of AMP_BF16 or AMP_F16 rounds a and b on the way in (the bits of amp_cast, no copy), at the
-   speed of 16-bit products where the CPU has them (amp_capability_of); AMP_F32 leaves that to
-   the thread's autocast; in a scope of it, push one of AMP_AUTOCAST_OFF for exact fp32. Sums are
-   fp32. Memory and errors as amp_gemm. */
+/* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. Sums are
+   fp32. A compute of AMP_BF16 or AMP_F16 rounds a and b on the way in (the bits of amp_cast), at
+   the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, unless a scope of
+   autocast does: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
 /* A linear layer likewise: y = x w^T + bias, where x is rows x in, w is out x in (as PyTorch
    stores it), bias has out elements or is NULL, y is rows x out. backward: dx = dy w, dw = dy^T
-   x, dbias = the sums of dy's columns, row after row. dx, dw and dbias may be NULL, w if dx is,
-   x if dw is; dx may be x. Nonzero accumulate adds to dw and dbias, never to dx.
-   AMP_ERROR_OVERLAP, too, if bias shares an element with y, dw with w or dx, or dbias with dy,
-   dx or dw. */
+   x, dbias = the sums of dy's columns, row after row. dx, dw and dbias may be NULL, w if dx is, x
+   if dw is; dx may be x. Nonzero accumulate adds to dw and dbias, never to dx. AMP_ERROR_OVERLAP,
+   too: y with bias, dw with w or dx, dbias with dy, dx or dw. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -701,8 +697,8 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
 /* Stop here, unless you want a step in several calls, batches of products, several ranks, reports
-   or autocast. What stands above is the promise of 1.0. What follows, and CUDA until a GPU has run
-   it, is usable and may still change, with a line in History. */
+   or autocast. From 1.0 on the names above stay as they are. Those below may still change, with a
+   line in History, and so may CUDA until a GPU has run it. */
 
 /* ------------------------------------------------------------------ >>api  cuda
    In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a
@@ -776,18 +772,18 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 /* For your own kernel, filled by every check: return at once if skip is set; multiply gradients by
    inv_scale (1 / scale, times the clip factor); step counts this one, too. */
 typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
-/* The gate, to be read, and the scaler: both in backend memory. To skip a step for a reason of your
-   own, write found_inf of that scaler (unless it is shared) before the step. */
+/* The gate, to be read, and the scaler: both in backend memory. To skip a step, on all ranks,
+   write found_inf of that scaler (unless it is shared) before the check. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
-/* The moments of tensor i, unscaled, in host memory: momentum or first, and second, n floats each;
-   in shards this rank's range (amp_optimizer_range). NULL for one that the tensor does not have
-   (AMP_ERROR_UNSUPPORTED), or that you do not want. Both calls wait. With desc.first_step =
-   amp_status.steps, set_moments continues a run, on any number of ranks. AdamW wants both: if
-   first_step is above 0, a step is AMP_ERROR_BAD_STATE until all tensors that learn have theirs, or
-   a state was loaded. AMP_ERROR_INVALID_CONFIG: first_step is 0, and no step was taken.
-   AMP_ERROR_UNSUPPORTED: to set moments of 8 bits. */
+/* The moments of tensor i, unscaled, in host memory: momentum or first, and second, n floats
+   each; in shards this rank's range (amp_optimizer_range). NULL for one that the tensor does not
+   have (else AMP_ERROR_UNSUPPORTED), or that you do not want to read. Both calls wait. To
+   continue a run, on any number of ranks: desc.first_step = its steps, and set_moments after
+   prepare. AdamW wants both: with first_step above 0 a step is AMP_ERROR_BAD_STATE until each
+   rank has set those of each tensor that learns (an empty range, too), or loaded a state; at step
+   0 set_moments is AMP_ERROR_INVALID_CONFIG. Moments of 8 bits: AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
@@ -849,8 +845,8 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    desc.ranks->reduce_fn in the middle of every check, so that all decide alike. Reduce sums by
    sum, in any order if not whole, and maxima by maximum. Both are in backend memory: on a CPU
    reduce before you return, on CUDA queue two ncclAllReduce on the backend's stream, which a
-   capture records; a step is then three launches. In a check maxima[0] is this rank's overflow:
-   set it to skip. An error is returned.
+   capture records; a step is then three launches. To make all ranks skip, a rank writes found_inf
+   (amp_optimizer_gate), or maxima[0] |= 1 before it reduces. An error of yours is the call's.
 
    With whole each rank stores what it has added, which may be other tensors than another rank's;
    in the norm a gradient that lies on two ranks counts twice. Only checks meet: all else, files
@@ -871,17 +867,17 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    A tensor learns if it has grad or grad_later, which serve nothing else. Prepare reads all of
    weight, or else of model. No step writes weight: forward reads amp_optimizer_model, which is
    whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
-   Prepare, save_file and load_file call reduce_fn, too, so that all fail if one does; a rank that
-   never calls is waited for: end the others. AMP_ERROR_MISMATCH from prepare: tensors or descs
-   differ, numbers are not 0 to count - 1, another rank has failed.
+   Prepare, save_file and load_file call reduce_fn, too: all fail if one does. A step that one
+   rank is refused (lr, moments) never calls it: end the others, which wait. AMP_ERROR_MISMATCH of
+   prepare: tensors or descs differ, numbers are not 0 to count - 1, another rank failed.
 
    save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
    and path, which names them: whatever fails, the old set or the new one, whole. What it does not
    name is of a save that was cut short. load_file loads any set, and any file of one optimizer,
-   on any number of ranks (on another than the set's each has all files in memory); gather models
-   after it. AMP_ERROR_MISMATCH: ranks at different steps, files of two runs. Paths must be the
-   same for all ranks. Save and load by callback are of one shard, and so are
-   amp_optimizer_stats. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
+   on any number of ranks (on another than the set's each has all files in memory); then
+   all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of two
+   runs. All ranks use one path that all see. Callbacks save and load one shard, and
+   amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
 
 typedef struct amp_ranks {
     int rank, count; /* 0: as without ranks; 1: one file, reduce_fn may be NULL; at most 65536 */
@@ -913,9 +909,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes
    4 bytes for each of max_rows * row_length sums and a 64th more, and 21 for each of max_rows.
 
-   A check adds what belongs to one row, in fp32 and a fixed order (>>impl sparse). A count above
-   max_rows, or a row that is not in the tensor, skips the step as an overflow does, also where the
-   scaler is disabled; amp_grad_stats.bad_row tells. On CUDA a step is 5 to 9 launches.
+   A check adds what belongs to one row, in fp32 and a fixed order. A count above max_rows, or a
+   row that is not in the tensor, skips the step, with scaler.disabled, too.
 
    The update is lazy: weight, moments and model copy change in rows that are there, with the
    bias corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the
@@ -938,12 +933,11 @@ typedef struct amp_rows {
    Counting adds no launch and does not wait, and a graph replays it. Reading a report waits. Steps,
    taken or skipped, are iterations, numbered from first_step + 1. All but the histograms is saved
    with the state. Each rank reports its own shard. Of a gradient of few rows the fp32 sums are
-   counted. Updates and magnitudes of weights are not counted there, nor where masters or moments
-   are not fp32.
+   counted. Updates and magnitudes of weights are counted only where masters and moments are fp32
+   and gradients have all rows. bad_weights has no such limit.
 
-   spike_z looks back over about 128 norms that were not spikes, and finds none before it has
-   them. The scale advances after a spike as after a step that was taken. The fifth spike in a row
-   is taken, and the statistics begin anew. (Exactly: ampi_spike in >>core report.) */
+   spike_z looks back over about 128 norms that were not spikes, and finds none before. To the
+   scale a spike is a good step. The fifth spike in a row is taken; statistics begin anew. */
 
 /* What the last check saw in one gradient, still scaled. */
 typedef struct amp_grad_stats {
@@ -1045,14 +1039,12 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 /* --------------------------------------------------------------- >>api  storage
    Low-precision optimizer state: amp_tensor.storage, or else desc.storage, names the formats of
    masters and moments, a row of AMP_STORAGE_LIST. It saves memory; a step is faster only where
-   memory binds it: on one core five of the nine are slower than fp32 (examples/state.c). Each has
-   the same bits on a CPU and a GPU, on any number of ranks, saved and loaded.
+   memory binds it (examples/state.c). Bits are the same on CPU, GPU and any number of ranks.
 
-   With masters of F32 weights stay where they are, and models may be of any type or none: a
-   trainer whose weights are fp32 (amp_linear; desc.dtype AMP_F32) has 8 or 6.1 bytes an element,
-   not 12. SPLIT stores fp32 in other memory: its masters, moments and state files are F32's bit
-   for bit. Its models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR
-   take fp16, too; how they round: >>core storage. A state file has desc.seed.
+   With masters of F32 weights stay where they are, and models may be of any type or none. SPLIT
+   stores fp32 in other memory: its masters, moments and state files are F32's bit for bit. Its
+   models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16,
+   too; how they round: >>core storage. A state file has desc.seed.
 
    With keep_fp32 a tensor is stored in fp32, but for the moments of a storage of its own whose
    master is F32. Where masters are not fp32, prepare copies weight, then fills it with NaN, and
@@ -1125,9 +1117,8 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
    of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM: into the
    cache of a session, if it has one; else a CPU rounds them as amp_gemm_args.compute does, where an
    override names the op or where that is faster (ampi_rounding_pays has the bounds).
-   Nothing is cast where compute is set, where a cache has no room, or where all is fp32 and m n k
-   is below 32^3. With AMP_CBLAS on Apple no product of fp32 is cast, whatever its size, cache or
-   override: Accelerate's fp32 is faster. */
+   Nothing is cast where compute is set, where a cache has no room, where all is fp32 and m n k is
+   below 32^3, nor, of fp32, with AMP_CBLAS on Apple: Accelerate is faster. */
 #ifndef AMP_NO_AUTOCAST
 
 /* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
@@ -1172,14 +1163,12 @@ typedef struct amp_autocast {
    cache. */
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
 
-/* Enter and leave a scope. AMP_ERROR_TOO_LARGE beyond AMP_MAX_SCOPES, AMP_ERROR_BAD_STATE when
-   there is none to leave. */
+/* Enter, leave a scope. AMP_ERROR_TOO_LARGE: 32 are open; AMP_ERROR_BAD_STATE: none is open. */
 AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope);
 AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
 
-/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with
-   none. Where the compiler has no thread-local storage nothing is made current, and NULL
-   returned. */
+/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
+   Where the compiler has no thread-local storage this does nothing, and returns NULL. */
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
 
 /* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
@@ -1192,27 +1181,24 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, none included
    No blanks around =. AMP_ERROR_PARSE changes nothing and tells where (position may be NULL).
-   The environment variable AMP_POLICY may hold the same. There an AMP_DTYPE of 16 bits is low, also
-   where the program said something of op:gemm, and an AMP_POLICY that says the other one (by the
-   name of a policy, too) is AMP_ERROR_MIXED_TYPES: the model copies would serve no product. It and
-   AMP_ENABLE=1 end an off of the program. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without
-   AMP_POLICY. If one of these two cannot be read, it is *value, and *position is 0. */
+   The environment variable AMP_POLICY may hold the same. AMP_DTYPE=fp16 or bf16 is low, also
+   where the program said something of op:gemm. An AMP_POLICY of the other type (word or policy)
+   is AMP_ERROR_MIXED_TYPES. AMP_ENABLE=1 or an AMP_DTYPE of 16 bits ends the program's off.
+   AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. If AMP_DTYPE or AMP_ENABLE
+   cannot be read, *value is its text, and *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 #endif
 
-/* The policy in force as a table with reasons, by write_fn line by line (AMP_ERROR_WRITE if it
-   returns false). A pattern that no layer has matched so far ends in "matched nothing yet". */
+/* The policy in force as a table with reasons, line by line (write_fn false: AMP_ERROR_WRITE). */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* --------------------------------------------------------------- >>api  session
    All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
-   in backend memory; an autocast in a scope, current in this thread; and the weight cache of
-   PyTorch's autocast, 16-bit copies of fp32 matrices for products. Weights that you add are cast
-   once until they change, all else for one product. On a CPU a cache pays where few rows (below
-   256; in fp16 on AMX 17 and more, or one) meet a weight that does not change; activations gain
-   nothing. */
+   in backend memory; an autocast in a scope, current in this thread; a cache of 16-bit copies.
+   Weights that you add are cast once until they change, all else for one product. On a CPU it
+   pays where few rows (below 256; in fp16 on AMX 17 and more, or one) meet a weight. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
@@ -1240,8 +1226,7 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     uint64_t transients; /* something else was cast, for one product                              */
     uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
     uint64_t small;      /* products left in fp32: casts would take longer                        */
-    uint64_t mismatches; /* weights wanted in fp16 whose model copy is bf16, or the reverse: the
-                            policy contradicts desc.dtype, and every product casts them           */
+    uint64_t mismatches; /* weights cast for every product: the policy is not of desc.dtype     */
     /* private: */
     amp_autocast        *before;
     amp_backend          backend;
@@ -1256,14 +1241,13 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
-/* num_bytes is memory for copies. Each weight that you add, of one shape, needs 2 for each element
-   from its first to its last, 14 for each row, and 256; so does each operand of the largest product
-   that is no weight. What lies between rows, or between the matrices of a batch, counts, but is not
-   read. */
+/* num_bytes is memory for copies. Each weight that you add, used in one shape, takes at most 2
+   for each element from its first to its last (gaps between rows or matrices count, but are not
+   read), 14 for each row, and 256. So does each operand, not added, of the largest product. */
 typedef struct amp_session_desc {
     const amp_backend *backend;   /* NULL: CPU                                                   */
     size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
-    amp_allocator      allocator; /* on a CPU; zero: malloc and free                             */
+    amp_allocator      allocator; /* on a CPU alone; zero: malloc and free                      */
     amp_scaler_desc    scaler;    /* zero: the default, but a scale of 1 if nothing is in fp16   */
     amp_dtype          dtype;     /* low; zero: fp16, but bf16 without a cache where it pays
                                      (amp_capability_of)                                         */
@@ -1272,23 +1256,22 @@ typedef struct amp_session_desc {
 } amp_session_desc;
 
 /* desc NULL: all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY have the last word,
-   with the errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask for
-   brings a loss scale. It is the only allocation. Products on another stream than backend's stay in
-   fp32. Then scale the loss, unscale gradients (if they carry momentum: amp_scaler_unscale), step
+   with the errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask
+   for brings a loss scale. Only start allocates. Products on another stream than backend's stay
+   fp32. Then scale the loss, unscale gradients (with momentum: as amp_optimizer_carry says), step
    unless scaler->found_inf, update the scaler, and call amp_session_changed. A loop's own Adam is
-   at step scaler->good + 1. Ending restores the previous autocast: end sessions in the reverse
-   order. Zero *session before its first start; do not move it while it runs. AMP_ERROR_BAD_STATE if
-   it does, also below another one or in another thread. */
+   at step scaler->good + 1. End sessions in the reverse order: each restores the autocast before
+   it. Zero *session before its first start; do not move it while it runs. AMP_ERROR_BAD_STATE:
+   *session runs, perhaps below another one or in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
 
-/* A weight of n elements, whose copy stays; what was added at this address before is forgotten
-   (n 0: for good, before you free it). There is one copy of each: add blocks that you multiply
-   with one by one. A weight of a prepared optimizer costs nothing where its model copy is of the
-   type wanted, ld is a multiple of 8, and the copy of the operand begins at a multiple of 16 bytes;
-   else add it, too: the optimizer's steps tell that it has changed. opt outlives the session, and
-   stays where it is. AMP_ERROR_TOO_LARGE: more of them than above. AMP_ERROR_UNSUPPORTED: shards,
-   or a storage without fp32 masters (desc.problem names the tensor). */
+/* A weight of n elements, whose copy stays; what was added at this address before is forgotten (n
+   0: for good, before you free it). There is one copy of each: add blocks that you multiply with
+   one by one. A weight of a prepared optimizer costs nothing where its model copy is of the type
+   wanted, ld is a multiple of 8, and the copy of the operand begins at a multiple of 16 bytes;
+   else add it, too: steps tell that it has changed. opt outlives the session and does not move.
+   AMP_ERROR_TOO_LARGE: too many. AMP_ERROR_UNSUPPORTED: shards, storage without fp32 masters. */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
@@ -1306,8 +1289,8 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
 #endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
 /* cublasSgemm and cublasSgemmStridedBatched in a session with a weight cache, summed in fp32.
-   Where nothing is cast they are the originals, whose names mean these from here on with
-   AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS. */
+   Where nothing is cast they call the originals. AMP_CUBLAS_DROP_IN, instead of AMP_CUBLAS, gives
+   them the names of the originals from here on. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda,
@@ -1385,9 +1368,8 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
 #undef AMPI_OP
 
-/* The op of a name, as PyTorch or TensorFlow spell it; capitals and underscores do not matter
-   (LayerNorm is layer_norm). AMP_ERROR_INVALID_ARGUMENT if unknown. Back: LAYER_NORM; or
-   NULL. */
+/* The op of a name, as PyTorch or TensorFlow spell it; capitals and underscores do not matter.
+   AMP_ERROR_INVALID_ARGUMENT if unknown. Back: LAYER_NORM; or NULL. */
 AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
 AMP_DEF const char *amp_op_name(amp_op op);
 
@@ -1433,10 +1415,9 @@ struct amp_optimizer {
 #ifdef AMP_CBLAS
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
-/* cblas_sgemm is amp_gemm on the CPU from here on (>>api autocast); in column-major order C' =
-   B' A', which in fp16 on AMX has other bits than A B (>>numbers). What amp_gemm refuses goes to
-   (cblas_sgemm)(...), the original. Scopes belong to a thread: a worker computes in fp32 until
-   it has amp_autocast_use for an autocast of its own. */
+/* cblas_sgemm is amp_gemm on the CPU from here on (>>api autocast). What amp_gemm refuses goes to
+   (cblas_sgemm)(...), the original. Scopes belong to a thread: a worker computes in fp32 until it
+   has amp_autocast_use for an autocast of its own. */
 AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc);
