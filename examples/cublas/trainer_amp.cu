@@ -4,7 +4,7 @@
    In the middle one each quarter of the outputs sees a quarter of the inputs: a batch of products.
    cuBLAS multiplies; the kernels for everything else, SGD with momentum among them, stand here.
 
-   The lines AMP 1 to AMP 17, and no others, stand between #ifndef FP32 and #endif: they are what an
+   The lines AMP 1 to AMP 19, and no others, stand between #ifndef FP32 and #endif: they are what an
    fp32 trainer adds. With them products run on fp16 tensor cores, the loss is scaled, and a step
    whose gradients overflow is skipped, all without the host waiting for the GPU. AMP_POLICY=bf16
    in the environment, or off, changes the type.
@@ -293,8 +293,10 @@ int main(int argc, char **argv) {
     ok(cublasSetStream(blas, stream));
 #ifndef FP32
     ok(amp_cuda_backend(&gpu, stream, NULL));                                           /* AMP 14 */
-    const amp_session_desc room = {&gpu, 100 << 20};                                    /* AMP 15 */
-    ok(amp_session_start(&mp, &room));                                                  /* AMP 16 */
+    amp_session_desc room = {};                                                         /* AMP 15 */
+    room.backend   = &gpu;                                                              /* AMP 16 */
+    room.num_bytes = 100 << 20;                                                         /* AMP 17 */
+    ok(amp_session_start(&mp, &room));                                                  /* AMP 18 */
 #endif
     make_network();
     make_points();
@@ -303,7 +305,7 @@ int main(int argc, char **argv) {
     for (int step = 0; step < size.steps; step++) train_step(step);
     report("after");
 #ifndef FP32
-    amp_session_end(&mp);                                                               /* AMP 17 */
+    amp_session_end(&mp);                                                               /* AMP 19 */
 #endif
     return 0;
 }
