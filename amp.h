@@ -1248,7 +1248,7 @@ typedef struct amp_session_desc {
     const amp_backend *backend;   /* NULL: CPU                                                   */
     size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
     amp_allocator      allocator; /* on a CPU alone; zero: malloc and free                      */
-    amp_scaler_desc    scaler;    /* zero: the default, but a scale of 1 if nothing is in fp16   */
+    amp_scaler_desc    scaler;    /* zero: the default, but a scale of 1 if this desc has no fp16 */
     amp_dtype          dtype;     /* low; zero: fp16, but bf16 without a cache where it pays
                                      (amp_capability_of)                                         */
     const char        *policy;    /* NULL, or words of amp_autocast_override, none against dtype  */
@@ -6415,7 +6415,7 @@ static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     if (x >> 10 || a->version == 0 || a->version > 5) return AMP_ERROR_NEWER;
     if (x & 256u) a->flags |= AMPI_FILE_REPORT;
     if (x & 512u) a->flags |= AMPI_FILE_SEED;
-    if (a->version == 5) a->flags |= AMPI_FILE_SHARD;
+    if (a->version == 3 || a->version == 5) a->flags |= AMPI_FILE_SHARD;
     if (a->flags == AMPI_FILE_SHARD && a->body == AMPI_STATE_OLD_SET) a->flags = AMPI_FILE_SET;
     return AMP_OK;
 }
@@ -6435,7 +6435,12 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     a->body    = ampi_get_le(header + 16);
     if (a->version != AMPI_STATE_VERSION) AMPI_TRY(ampi_old_version(a, x));
     else if (a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
-    if (a->version < AMPI_STATE_OLDEST) return AMP_OK; /* ampi_load_body refuses it */
+    if (a->version < AMPI_STATE_OLDEST) { /* ampi_load_body refuses it; a save replaces its set */
+        if (a->flags != AMPI_FILE_SET || ampi_read_set(a, read_fn, user) != AMP_OK)
+            memset(&a->set, 0, sizeof a->set);
+        a->flags = 0;
+        return AMP_OK;
+    }
     if (a->body % 8) return AMP_ERROR_CORRUPT; /* sums go by eight bytes */
     if (!(a->flags & AMPI_FILE_SET)) return AMP_OK;
     if (a->flags != AMPI_FILE_SET ||
@@ -9106,6 +9111,7 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
     size_t             at    = 0;
     amp_capability     cpu;
     amp_optimizer_desc d;
+    amp_dtype          own; /* what the program asks for */
     amp_result         result;
     if (!amp_dtype_size(s->dtype))
         return ampi_unknown(s->problem, "amp_session_desc.dtype", (int)s->dtype);
@@ -9117,15 +9123,15 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
         d.dtype = AMP_BF16;
     AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, d.dtype));
     result  = ampi_override_by(ac, s->dtype, 0, text, &at);
-    d.dtype = ampi_asks_for_fp16(ac) ? AMP_F16 : AMP_BF16;
-    if (d.dtype == AMP_BF16 && ampi_untouched(&d.scaler)) d.scaler.preset = AMP_PRESET_NONE;
+    d.dtype = own = ampi_asks_for_fp16(ac) ? AMP_F16 : AMP_BF16;
+    if (own == AMP_BF16 && ampi_untouched(&d.scaler)) d.scaler.preset = AMP_PRESET_NONE;
 #ifndef AMP_NO_STDLIB
     if (result == AMP_OK) {
         whose  = "AMP_POLICY";
         result = amp_autocast_from_env(ac, &text, &at);
         AMPI_TRY(amp_optimizer_desc_from_env(&d, NULL, NULL));
         if (ampi_asks_for_fp16(ac) && !ampi_env("AMP_LOSS_SCALE").length &&
-            ampi_no_scale(&d.scaler, d.dtype))
+            ampi_no_scale(&d.scaler, d.dtype == AMP_F32 ? own : d.dtype))
             (void)ampi_env_scale("dynamic", 7, &d.scaler);
     }
 #endif

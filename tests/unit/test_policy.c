@@ -1512,6 +1512,8 @@ TEST(session_desc, "manual: a session's desc says low, words and a scaler, and t
         {AMP_BF16, NULL, OWN, NULL, "fp16", NULL, NULL, AMP_F16, 65536.0f}, /* AMP_POLICY */
         {AMP_BF16, NULL, NONE, NULL, "fp16", NULL, NULL, AMP_F16, 65536.0f},
         {AMP_BF16, NULL, ONE, NULL, "op:gemm=fp16", NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_BF16, NULL, ONE, "fp32", "fp16", NULL, NULL, AMP_F16, 65536.0f},
+        {AMP_F16, NULL, NONE, "fp32", "fp16", NULL, NULL, AMP_F16, 1.0f},
         {AMP_BF16, NULL, NONE, NULL, "head*=fp16", NULL, NULL, AMP_BF16, 65536.0f},
         {AMP_BF16, NULL, NONE, "bf16", "op:softmax=fp16", NULL, NULL, AMP_BF16, 65536.0f},
         {AMP_BF16, NULL, OWN, NULL, "fp16", NULL, "1", AMP_F16, 1.0f},

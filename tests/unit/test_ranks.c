@@ -1647,7 +1647,7 @@ TEST(mixed_versions, "law 12: a file that names a set of 0.6.0 over files of 0.7
 }
 
 TEST(too_old, "law 12: a set before 0.6.0 (version 3), or files of one under a name of 0.6.0 or 0.7.0, is AMP_ERROR_UNSUPPORTED on "
-              "all ranks, which stay as they were; desc.problem says what to do, and a save takes its place") {
+              "all ranks, which stay as they were; desc.problem says what to do; a save takes its place, or leaves it whole") {
     int named, count, k;
     for (named = 3; named <= 6; named++) {
         if (named == 4) continue;
@@ -1669,9 +1669,16 @@ TEST(too_old, "law 12: a set before 0.6.0 (version 3), or files of one under a n
             }
             all_free();
         }
+        CHECK_EQ_INT(mkdir(path_of("s.4-1.1-of-2.new"), 0777), 0); /* a shard that cannot be written */
+        together(2, run_and_save);
+        all_are(2, AMP_ERROR_WRITE);
+        all_free();
+        CHECK(file_exists(path_of("s.4.0-of-2")) && file_exists(path_of("s.4.1-of-2")));
+        CHECK_EQ_INT(rmdir(path_of("s.4-1.1-of-2.new")), 0);
         together(2, run_and_save);
         all_are(2, AMP_OK);
         all_free();
+        CHECK(!file_exists(path_of("s.4.0-of-2")) && !file_exists(path_of("s.4.1-of-2")));
         together(2, only_load);
         all_are(2, AMP_OK);
         all_free();
