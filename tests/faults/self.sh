@@ -246,7 +246,8 @@ compare() { # NEW STATUS PATTERN: of all casts, checks and unscales of 100000 nu
 }
 compare amp.h 0 '10 rows, 0 slower'
 check "bench-compare: no row of equal versions is slower" $?
-compare "$out/slow.h" 1 '10 rows, 4 slower' && grep -qx 'SLOWER c cast bf16-f32 100000' "$out/log"
+# Its check may be slower, too: the delay moves it to other addresses.
+compare "$out/slow.h" 1 '10 rows, [4-6] slower' && [ "$(grep -c '^SLOWER c cast .* 100000$' "$out/log")" = 4 ]
 check "bench-compare: a delay in amp_cast is seen in its four rows" $?
 
 # bench-peers: a rival that is 20 times slower in a type is a line of it. torch is a stand-in, slow in fp16.
