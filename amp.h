@@ -293,11 +293,11 @@
        0.7.0  New: BFMMLA, the tier "neon_bf16": where AArch64 has it (Linux, macOS), products of
               bf16 have other bits, unless amp_cpu_force_tier("neon") is called. One name for the
               fused steps, text of reports in examples/amp_report.h, the weight cache in the
-              session. State files have version 6, which 0.6.0 refuses as newer.
+              session. State files have version 6, which 0.6.0 refuses as newer; its own are read,
+              but for those of AMP_FORMAT_KAHAN.
        Older  0.6.0 has amp_matmul, amp_linear and Lion, 0.5.0 ranks, sparse gradients, storage
               formats and reports, 0.4.0 amp_gemm_ex and fast products, 0.3.0 CUDA and autocast.
-              Each release's own History has a line for each name that it changed.
-*/
+              Each release's own History has a line for each name that it changed. */
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 9
@@ -848,9 +848,8 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    capture records; a step is then three launches. To make all ranks skip, a rank writes found_inf
    (amp_optimizer_gate), or maxima[0] |= 1 before it reduces. An error of yours is the call's.
 
-   With whole each rank stores what it has added, which may be other tensors than another rank's;
-   in the norm a gradient that lies on two ranks counts twice. Only checks meet: all else, files
-   too, is as of one rank.
+   With whole each rank stores what it has added, perhaps other tensors than another rank. In the
+   norm a gradient that lies on two ranks counts twice. Only checks meet; files are each rank's own.
 
    Else masters and moments are in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused
    kinds: each of count ranks stores about 1 / count of them; all have the whole model. A run has
@@ -867,9 +866,10 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    A tensor learns if it has grad or grad_later, which serve nothing else. Prepare reads all of
    weight, or else of model. No step writes weight: forward reads amp_optimizer_model, which is
    whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
-   Prepare, save_file and load_file call reduce_fn, too: all fail if one does. A step that one
-   rank is refused (lr, moments) never calls it: end the others, which wait. AMP_ERROR_MISMATCH of
-   prepare: tensors or descs differ, numbers are not 0 to count - 1, another rank failed.
+   Prepare, save_file and load_file call reduce_fn, too: all fail if one does, unless in prepare
+   or load_file reduce_fn itself does. A step that one rank is refused (lr, moments) never calls
+   it: end the others, which wait. AMP_ERROR_MISMATCH of prepare: tensors or descs differ, numbers
+   are not 0 to count - 1, another rank failed.
 
    save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
    and path, which names them: whatever fails, the old set or the new one, whole. What it does not
@@ -1191,7 +1191,8 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 #endif
 
-/* The policy in force as a table with reasons, line by line (write_fn false: AMP_ERROR_WRITE). */
+/* The policy in force as a table with reasons, line by line (write_fn false: AMP_ERROR_WRITE), and
+   which layer patterns have "matched nothing yet". */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* --------------------------------------------------------------- >>api  session
