@@ -223,12 +223,12 @@ static void print_help(void) {
     printf("usage: " PROGRAM " [options]\n\n"
            "Train a network on digits with AdamW alone, and with Muon and AdamW in one optimizer.\n\n"
            "  --seeds N    (5)  --epochs N  (20)\n"
-           "  --lr X       of both (AdamW alone 0.03, Muon and AdamW 0.005)\n");
+           "  --lr X       of both (AdamW alone 0.003, Muon and AdamW 0.005)\n");
 }
 
 int main(int argc, char **argv) {
     static const char *const names[WAYS] = {"AdamW", "Muon, AdamW"};
-    static const float       best[WAYS]  = {0.03f, 0.005f}; /* of nine from 0.001 to 0.05 */
+    static const float       best[WAYS]  = {0.003f, 0.005f}; /* of nine from 0.001 to 0.05 */
     static result            r[WAYS];
     static net               n;
     dataset                  d;
