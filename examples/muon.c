@@ -99,8 +99,8 @@ static void gradients(net *n, const dataset *d, const size_t *pick) {
     for (size_t i = 0; i < ROWS * NUM_CLASSES; i++) n->dx[LAYERS][i] = n->x[LAYERS][i] / ROWS;
     for (int l = LAYERS; l-- > 0;) {
         const size_t in = width[l], out = width[l + 1];
-        check(amp_linear_backward(n->dx[l], n->dw[l], n->db[l], n->dx[l + 1], n->x[l], n->p.w[l], ROWS,
-                                  in, out, 0, AMP_BF16));
+        check(amp_linear_backward(n->dx[l], n->dw[l], n->db[l], n->dx[l + 1], n->x[l], n->p.w[l],
+                                  ROWS, in, out, 0, AMP_BF16));
         for (size_t i = 0; i < ROWS * in; i++) n->dx[l][i] *= (float)(n->x[l][i] > 0.0f);
     }
 }
@@ -221,7 +221,7 @@ static int survives(net *n, float lr) {
 
 static void print_help(void) {
     printf("usage: " PROGRAM " [options]\n\n"
-           "Train a network on digits with AdamW alone, and with Muon and AdamW in one optimizer.\n\n"
+           "Train a network on digits with AdamW alone, and with Muon and AdamW together.\n\n"
            "  --seeds N    (5)  --epochs N  (20)\n"
            "  --lr X       of both (AdamW alone 0.003, Muon and AdamW 0.005)\n");
 }
@@ -255,7 +255,7 @@ int main(int argc, char **argv) {
     putchar('\n');
     show_orthogonality(&n);
     good = survives(&n, best[MUON]);
-    printf("a NaN in a gradient of Muon's: skipped; weights and moments of both are as before: %s\n",
+    printf("a NaN in a gradient of Muon's: skipped; weights and moments of both as before: %s\n",
            good ? "ok" : "NOT AS CLAIMED");
     amp_optimizer_free(&n.opt);
     free(d.image), free(d.label);

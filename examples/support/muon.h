@@ -3,7 +3,8 @@
    The rule is that of torch.optim.Muon (PyTorch 2.15, torch/optim/_muon.py; Keller Jordan,
    kellerjordan.github.io/posts/muon): momentum .95 as a mean, Nesterov, five iterations of Newton
    and Schulz, decoupled weight decay. adjust_lr_fn is "match_rms_adamw", so that learning rate and
-   decay are those of the AdamW beside it. It needs amp.h, and check(amp_result) of the program.  */
+   decay are those of the AdamW beside it. A step is torch's but for 2 % of it (32 x 64, 64 x 32),
+   since bf16 is rounded elsewhere. It needs amp.h, and check(amp_result) of the program.         */
 
 #ifndef MUON_H
 #define MUON_H
@@ -23,8 +24,8 @@ static inline size_t muon_room(size_t rows, size_t cols) {
 static void muon_product(const amp_backend *backend, int trans_a, int trans_b, size_t m, size_t n,
                          size_t k, float alpha, const amp_bf16 *a, const amp_bf16 *b, float beta,
                          amp_bf16 *c) {
-    check(amp_gemm(backend, trans_a, trans_b, m, n, k, alpha, a, AMP_BF16, 0, b, AMP_BF16, 0, beta, c,
-                   AMP_BF16, 0));
+    check(amp_gemm(backend, trans_a, trans_b, m, n, k, alpha, a, AMP_BF16, 0, b, AMP_BF16, 0, beta,
+                   c, AMP_BF16, 0));
 }
 
 /* The singular values of x, whose norm is 1, come near 1: with a = x x',

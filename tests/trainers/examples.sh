@@ -39,7 +39,7 @@ check 'recipes_net: all three do what they say' $?
 grep -q 'head in fp16 skipped 200 of 200 steps' "$out/log" &&
     grep -q '^b. inference: 6144 bytes of half weights are left' "$out/log"
 check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes' $?
-"$build/muon" > "$out/log" 2>&1 && grep -q 'weights and moments of both are as before: ok$' "$out/log"
+"$build/muon" > "$out/log" 2>&1 && grep -q 'weights and moments of both as before: ok$' "$out/log"
 check "muon: a NaN in a gradient of Muon's leaves AdamW's state, too" $?
 awk '/^AdamW  |^Muon, AdamW/ {rows++; loss[rows] = $(NF - 6); right[rows] = $(NF - 3)}
      /^stable rank of 128/ {rank = $6 + 0; of_step = $9 + 0; most = $NF}
