@@ -217,7 +217,7 @@ static int survives(net *n, float lr) {
            memcmp(before.p.b[0], after.p.b[0], sizeof before.p.b[0]) != 0;
 }
 
-/* ------------------------------------------------------------------------------------------ main */
+/* --------------------------------------------------------------------------------------- main */
 
 static void print_help(void) {
     printf("usage: " PROGRAM " [options]\n\n"
