@@ -24,7 +24,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := linear wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn ncf report
+EXAMPLES := linear wrap_step pitfalls which_tensor recipes recipes_net muon autocast_ops train state gpt cnn ncf report
 # Where they are, and what they share.
 vpath %.c  examples examples/digits examples/nets examples/ddp
 HEADERS := $(wildcard examples/*.h examples/*/*.h)

@@ -80,6 +80,18 @@
    amp_scaler_* alone serves a loop that keeps its own memory: unscale each gradient, then step,
    then update.
 
+   Two optimizers behind one check: desc.kind is AMP_KIND_ADAMW, _SGD or _LION, and tensors with
+   amp_tensor.own are changed by yours, such as Muon for the matrices:
+       amp_optimizer_set_lr(&opt, lr);                 of the others
+       if (amp_optimizer_begin_step(&opt))             one norm, clip factor and skip for all
+           muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); this one is own
+       amp_optimizer_end_step(&opt);                   steps the others; new scale, new copies
+   end_step reads gradients of the others again: until then leave them as they are, or they step
+   by what you wrote there. desc.zero_grad clears all at the right time. Tensors with own are
+   stored in fp32, whatever desc.storage is, and have no moments in amp.h. Without a learning rate
+   begin_step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in
+   shards, or with rows.
+
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the
    global one of all unscaled gradients (torch's formula). Bias correction counts status.steps,
    the steps taken; a schedule should do so as well. Save and evaluate the masters; for inference
@@ -533,6 +545,7 @@ typedef struct amp_tensor {
     int         no_weight_decay; /* nonzero: none                                              */
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
     int         grad_later;      /* nonzero: grad is NULL now, and rebind brings it            */
+    int         own;         /* nonzero: your optimizer's, all others are desc.kind's: >>steps */
     const struct amp_rows    *rows;    /* grad is of few rows: >>api sparse; NULL: of all      */
     const struct amp_storage *storage; /* >>api storage; NULL: desc's                          */
 } amp_tensor;
@@ -597,7 +610,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
 /* Tensor i: what forward and backward read (the model copy, or the master if it has none);
    the fp32 master; the fp32 gradient, unscaled and clipped, yours from a begin_step that
-   returned true to end_step. NULL: before prepare, a bad index, frozen. */
+   returned true to end_step. NULL: before prepare, a bad index, frozen, of a fused kind. */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
@@ -609,9 +622,9 @@ AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
-/* For AMP_KIND_OWN. begin_step is true if all gradients are finite: they are unscaled, step now.
-   False is a skip or an error, which end_step returns: call that in any case. It moves the scale
-   and, but after a skip, writes model copies. */
+/* For AMP_KIND_OWN, or amp_tensor.own. begin_step is true if all gradients are finite: yours are
+   unscaled, step now. False is a skip or an error, which end_step returns: call that in any case.
+   It moves the scale and, but after a skip, writes model copies. */
 AMP_DEF bool       amp_optimizer_begin_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
@@ -738,8 +751,8 @@ extern amp_result amp_cuda_if_end(amp_stream body);
    yours. */
 
 /* Register count tensors that lie one behind the other in the arrays of whole. Of each, name, n
-   (they add up to whole's), lr_scale, weight_decay, no_weight_decay, keep_fp32 and storage are
-   used, all else is whole's. Copies that are made are contiguous, too. */
+   (they add up to whole's), lr_scale, weight_decay, no_weight_decay, keep_fp32, own and storage
+   are used, all else is whole's. Copies that are made are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
@@ -2068,7 +2081,7 @@ typedef struct ampi_slot {
     ampi_stored moment[2]; /* first or momentum; second                 */
     float    *weight;      /* where master is not of fp32: what rebind has brought for a refresh */
     void     *grad;        /* NULL: frozen, or none for now             */
-    float    *unscaled;    /* AMP_KIND_OWN: where unscaled gradients go */
+    float    *unscaled;    /* where those for your optimizer go; NULL: it is fused */
     void     *model;       /* NULL: the master is the model             */
     ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
     void     *values;      /* if it is not, as it comes; grad are sums  */
@@ -2079,6 +2092,7 @@ typedef struct ampi_slot {
     amp_grad_stats stats;
     ampi_tally tally;
     uint32_t   arrived;    /* chunks whose tally has been collected     */
+    uint32_t   own;        /* of a fused kind: not updated, published   */
 } ampi_slot;
 
 /* Optimizers: AMP_KIND_ and its formula; moments, and how many of them where momentum is 0;
@@ -2152,6 +2166,7 @@ struct amp_plan {
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
     int           coded, stochastic; /* is an array of another format than fp32; by random bits */
+    int           owns;              /* is a slot own                                           */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks, num_sums;
@@ -2174,8 +2189,9 @@ struct amp_plan {
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
 typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on a skip too      */
     AMPI_JOB_DECIDE,    /* what check_fn left, where ranks have met since [all of it]            */
-    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]        */
-    AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients                                */
+    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]; of
+                           slots that are own as PUBLISH                                        */
+    AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients for your optimizer            */
     AMPI_JOB_PUBLISH,   /* model copies [zero_grad, next scale]                                  */
     AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [the same]       */
 } ampi_job;
@@ -4407,14 +4423,20 @@ static int ampi_num_moments(const amp_optimizer_desc *d) {
     return momentum << 1 ? o->moments : o->always;
 }
 
+/* Does the caller's optimizer change a tensor? */
+static int ampi_is_yours(const amp_optimizer *opt, const amp_tensor *t) {
+    return opt->desc.kind == AMP_KIND_OWN || t->own;
+}
+
 /* Has a tensor a gradient, now or later? */
 static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_later; }
 
 /* How master and moments of a tensor are stored. */
 static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t) {
     static const amp_storage fp32 = {AMP_FORMAT_F32, AMP_FORMAT_F32};
-    const int                own  = t->storage && t->storage->master == AMP_FORMAT_F32;
-    return t->keep_fp32 && !own ? fp32 : t->storage ? *t->storage : opt->storage;
+    const int                kept = t->storage && t->storage->master == AMP_FORMAT_F32;
+    if (t->own || (t->keep_fp32 && !kept)) return fp32;
+    return t->storage ? *t->storage : opt->storage;
 }
 
 /* What a tensor must not be, and the error if it is; the last row is true, and AMP_OK. */
@@ -4470,6 +4492,8 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         {t->n > SIZE_MAX / 64, AMP_ERROR_TOO_LARGE, "it is too large"},
         {t->rows && flat, AMP_ERROR_UNSUPPORTED,
          "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add"},
+        {t->own && (t->rows || opt->ranks.count), AMP_ERROR_UNSUPPORTED,
+         "own is for a tensor without rows, of an optimizer without shards"},
         {1, AMP_OK, NULL}};
     AMPI_TRY(ampi_refuse_tensor(opt, opt->num_entries, t->name, why));
     if (t->rows) AMPI_TRY(ampi_rows_ok(opt, t));
@@ -4507,6 +4531,7 @@ static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) 
     if (ampi_is_zero(&tensor->weight_decay) && !tensor->rows)
         e->tensor.weight_decay = opt->desc.weight_decay;
     if (e->tensor.no_weight_decay) e->tensor.weight_decay = 0.0f;
+    if (opt->desc.kind == AMP_KIND_OWN) e->tensor.own = 0; /* as all are */
 }
 
 /* The tensor that one describes, at an offset into the arrays of whole. */
@@ -4647,7 +4672,8 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64
         slot->grad_type   = AMP_F32;
     }
     slot->model     = t->model == (void *)t->weight ? NULL : t->model;
-    slot->in_place  = d->kind == AMP_KIND_OWN && d->unscale_in_place && t->grad_type == AMP_F32;
+    slot->own       = t->own != 0;
+    slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
 /* The model copy of a tensor, if it is the optimizer's own: of desc.dtype, or (wide) of fp32,
@@ -4692,6 +4718,7 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
         ampi_fill_slot(opt, e, before, s);
         s->first_chunk = plan->num_chunks;
         s->first_sum   = plan->num_sums + ampi_chunks(s->first);
+        plan->owns |= s->own != 0;
         plan->coded |= ampi_is_coded(&s->master) || ampi_is_coded(&s->moment[0]);
         plan->stochastic |= ampi_learns(&e->tensor) &&
                             (ampi_formats[s->master.format].random ||
@@ -4726,12 +4753,13 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
         break;
     case AMPI_ARRAY_GRAD:
         if (learns && opt->ranks.count) s->grad = ampi_floats_of(arena, e, s->n);
-        if (learns && opt->desc.kind == AMP_KIND_OWN)
+        if (learns && ampi_is_yours(opt, &e->tensor))
             s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e, s->n);
         break;
     case AMPI_ARRAY_FIRST_MOMENT:
     case AMPI_ARRAY_SECOND_MOMENT:
-        if (learns) ampi_place(arena, e, s->n, &s->moment[kind - AMPI_ARRAY_FIRST_MOMENT]);
+        if (learns && !s->own)
+            ampi_place(arena, e, s->n, &s->moment[kind - AMPI_ARRAY_FIRST_MOMENT]);
     }
 }
 
@@ -5169,7 +5197,8 @@ AMPI_COLD_END
                            optimizer, master, model copy, by the tier
        publish             zero_grad; ampi_publish: the next scale is the scale
      With an optimizer of your own, begin_step is check, decide and an update that only unscales;
-     end_step writes the model copies and publishes. */
+     end_step writes the model copies and publishes. Where some tensors are own, it is the update
+     of all others, too. */
 
 static amp_result ampi_cpu_copy(const amp_backend *self, void *dst, const void *src,
                                 size_t num_bytes, ampi_copy direction) {
@@ -5423,11 +5452,13 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     if (job == AMPI_JOB_DECIDE) ampi_cpu_decide(plan);
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot   = &plan->slots[t];
+        const ampi_job   its    = ends && slot->own ? AMPI_JOB_PUBLISH : job;
         const int        counts = watch && ampi_counts_updates(slot);
-        const void      *needs  = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
+        const void      *needs  = its == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
+        if (job == AMPI_JOB_UNSCALE && !slot->unscaled) continue;
         if (moves && slot->sparse) ampi_update_rows(plan, slot);
         else if (moves && needs)
-            ampi_update_slot(plan, slot, job,
+            ampi_update_slot(plan, slot, its,
                              counts ? ampi_histogram_of(plan, plan->record->which, t) : NULL);
         if (ends && plan->zero_grad && slot->sparse) *slot->sparse->num_rows = 0;
         else if (ends && plan->zero_grad && slot->grad && slot->n)
@@ -5526,12 +5557,17 @@ static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
     size_t i, weights = 0, learns = 0;
+    int    own;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    if (fused != (opt->desc.kind != AMP_KIND_OWN)) {
-        ampi_tell(opt->desc.problem, "desc.kind is %s: call %s",
+    own = opt->plan->owns || opt->desc.kind == AMP_KIND_OWN;
+    if (fused == own) {
+        ampi_tell(opt->desc.problem, "desc.kind is %s%s: call %s",
                   ampi_optimizers[opt->desc.kind].kind,
-                  fused ? "amp_optimizer_begin_step, or set AMP_KIND_ADAMW, _SGD or _LION"
-                        : "amp_optimizer_step, or set AMP_KIND_OWN");
+                  opt->plan->owns ? ", and some tensors are own" : "",
+                  !own ? "amp_optimizer_step, or set AMP_KIND_OWN, or amp_tensor.own"
+                  : opt->plan->owns
+                      ? "amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step"
+                      : "amp_optimizer_begin_step, or set AMP_KIND_ADAMW, _SGD or _LION");
         return AMP_ERROR_UNSUPPORTED;
     }
     if (opt->ranks.whole) return AMP_OK;
@@ -5568,8 +5604,38 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
     return plan->meets ? ampi_run_job(opt, AMPI_JOB_DECIDE) : AMP_OK;
 }
 
+static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, const float *rate) {
+    int ok;
+    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, name, rate));
+    return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+}
+
+/* With first_step above 0, AdamW's steps from moments of 0 would be wrong and look right. (Empty
+   ranges count, or some ranks would wait for others.) */
+static amp_result ampi_has_moments(const amp_optimizer *opt) {
+    size_t i;
+    for (i = 0; opt->desc.first_step && i < opt->num_entries; i++) {
+        const ampi_entry *e = ampi_entry_of(opt, i);
+        if (e->tensor.n && opt->plan->host_slots[i].moment[1].data && !e->set)
+            return ampi_tensor_problem(opt, i, e->tensor.name, AMP_ERROR_BAD_STATE,
+                                       "desc.first_step goes on from moments, which were not set: "
+                                       "call amp_optimizer_set_moments, or load a state");
+    }
+    return AMP_OK;
+}
+
+/* May tensors of a fused kind be updated, by this learning rate? NULL: the one that is there. */
+static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
+    AMPI_TRY(ampi_has_moments(opt));
+    if (lr) return ampi_check_rate(opt, "lr", lr);
+    if (opt->plan->has_lr) return AMP_OK;
+    return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
+                       "there is no learning rate yet: call amp_optimizer_set_lr");
+}
+
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
     AMPI_TRY(ampi_can_step(opt, 0));
+    if (opt->plan->owns) AMPI_TRY(ampi_can_update(opt, NULL));
     AMPI_TRY(ampi_check_all(opt));
     opt->step_open = 1;
     opt->pending   = AMP_OK;
@@ -5614,24 +5680,19 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
         memcpy(opt->desc.problem, opt->told, sizeof opt->told);
     if (!opt->step_open) return pending != AMP_OK ? pending : ampi_ready(opt, AMPI_WITHIN);
     opt->plan->version++;
-    AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
+    AMPI_TRY(ampi_run_job(opt, opt->plan->owns ? AMPI_JOB_FUSED : AMPI_JOB_PUBLISH));
     opt->carries   = opt->step_open == 2;
     opt->step_open = 0;
     return pending;
 }
 
-static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, const float *rate) {
-    int ok;
-    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, name, rate));
-    return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
-}
-
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     AMPI_TRY(ampi_can_step(opt, 0));
     AMPI_TRY(ampi_check_rate(opt, "momentum", &momentum));
-    if (opt->desc.unscale_in_place)
+    if (opt->desc.unscale_in_place || opt->plan->owns)
         return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
-                           "desc.unscale_in_place leaves nothing to carry: set it to 0");
+                           "nothing can be carried with desc.unscale_in_place or amp_tensor.own: "
+                           "set it to 0");
     if (!opt->carries)
         return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                            "the last step was not unscaled, and nothing can be carried: call "
@@ -5640,30 +5701,12 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     return ampi_run_job(opt, AMPI_JOB_CARRY);
 }
 
-/* With first_step above 0, AdamW's steps from moments of 0 would be wrong and look right. (Empty
-   ranges count, or some ranks would wait for others.) */
-static amp_result ampi_has_moments(const amp_optimizer *opt) {
-    size_t i;
-    for (i = 0; opt->desc.first_step && i < opt->num_entries; i++) {
-        const ampi_entry *e = ampi_entry_of(opt, i);
-        if (e->tensor.n && opt->plan->host_slots[i].moment[1].data && !e->set)
-            return ampi_tensor_problem(opt, i, e->tensor.name, AMP_ERROR_BAD_STATE,
-                                       "desc.first_step goes on from moments, which were not set: "
-                                       "call amp_optimizer_set_moments, or load a state");
-    }
-    return AMP_OK;
-}
-
 /* lr travels in the plan, to where the check ends; NULL: the one that is there. */
 static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     amp_plan *plan;
     AMPI_TRY(ampi_can_step(opt, 1));
-    AMPI_TRY(ampi_has_moments(opt));
-    if (lr) AMPI_TRY(ampi_check_rate(opt, "lr", lr));
-    plan = opt->plan;
-    if (!lr && !plan->has_lr)
-        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
-                           "there is no learning rate yet: call amp_optimizer_set_lr");
+    AMPI_TRY(ampi_can_update(opt, lr));
+    plan         = opt->plan;
     plan->new_lr = lr != NULL;
     if (lr) memcpy(&plan->lr, lr, sizeof *lr);
     AMPI_TRY(ampi_check_all(opt));
@@ -5765,7 +5808,7 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
     const int          needs = set && s->n;
     const ampi_refusal why[] = {
         {(first && !m[0].data) || (second && !m[1].data), AMP_ERROR_UNSUPPORTED,
-         "it has no such moment: it is frozen, or of another desc.kind"},
+         "it has no such moment: it is frozen, own, or of another desc.kind"},
         {needs && m[0].data && !first, AMP_ERROR_INVALID_ARGUMENT, "first is NULL"},
         {needs && m[1].data && !second, AMP_ERROR_INVALID_ARGUMENT, "second is NULL"},
         {set && m[0].scale, AMP_ERROR_UNSUPPORTED,
@@ -5824,9 +5867,10 @@ AMPI_COLD_END
    ampi_set: its word of content is the sum of what ends the bodies of all its shards, so that no
    file of another run or moment takes a place in it.
 
-   Version 6 is 0.7.0's. 0.6.0 had no flags: it wrote version 4, or 5 of shards and sets, to which
-   256 was added for a report and 512 for a seed. A tensor's storage was one number, and a set had
-   no word of content. Versions 1 to 3 came before it and are refused.
+   Version 6 is 0.7.0's, which takes a file with AMPI_FILE_OWN (some tensors are own) for a newer
+   one. 0.6.0 had no flags: it wrote version 4, or 5 of shards and sets, to which 256 was added
+   for a report and 512 for a seed. A tensor's storage was one number, and a set had no word of
+   content. Versions 1 to 3 came before it and are refused.
 
    Little-endian. Every number of a body takes eight bytes, names and arrays are padded to eight.
    A sum takes eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so
@@ -5835,7 +5879,7 @@ AMPI_COLD_END
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
 enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLDEST = 4 /* that is read */ };
 enum { AMPI_FILE_SHARD = 1, AMPI_FILE_SET = 2, AMPI_FILE_REPORT = 4, AMPI_FILE_SEED = 8,
-       AMPI_FILE_FLAGS = 15 };
+       AMPI_FILE_OWN = 16, AMPI_FILE_FLAGS = 31 };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 32,
        AMPI_STATE_OLD_SET = 24 };
 AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
@@ -6116,10 +6160,12 @@ static void ampi_stores_other(ampi_archive *a, const char *what, const char *con
             &a->opt->desc, "the file's desc.storage, or amp_tensor.storage,", "STORAGE");
 }
 
-/* Which moments a tensor has, and how they and its masters are stored. An optimizer with masters
-   of fp32 loads those of all formats, but not 0.6.0's KAHAN, which had two words for each. */
+/* Which moments a tensor has, and 4 if it is own; how they and its masters are stored. An
+   optimizer with masters of fp32 loads those of all formats, but not 0.6.0's KAHAN, which had two
+   words for each. */
 static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
-    const uint64_t has     = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
+    const uint64_t has     = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u) |
+                             (slot->own ? 4u : 0u);
     const uint64_t moments = has ? ampi_formats[slot->moment[0].format].filed : 0;
     const uint64_t filed   = ampi_formats[slot->master.format].filed;
     const uint64_t masters = filed + (filed && slot->model_type == AMP_F16);
@@ -6134,7 +6180,9 @@ static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
         file.masters = old >> 4;
     }
     if (a->result != AMP_OK) return;
-    if (file.has != has)
+    if ((file.has ^ has) & 4u)
+        ampi_differs(a, "amp_tensor.own", file.has >> 2, has >> 2);
+    else if (file.has != has)
         ampi_differs(a, "which moments it has (frozen: 0)", file.has, has);
     else if (file.moments != moments)
         ampi_stores_other(a, "moments", ampi_filed_moments, 3, file.moments, moments);
@@ -6374,6 +6422,7 @@ static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, amp
     if (opt->ranks.count > 1) a->flags |= AMPI_FILE_SHARD;
     if (opt->plan->record) a->flags |= AMPI_FILE_REPORT;
     if (opt->plan->stochastic) a->flags |= AMPI_FILE_SEED;
+    if (opt->plan->owns) a->flags |= AMPI_FILE_OWN; /* which 0.7.0 takes for newer */
     ampi_count_state(a, opt, state);
     return AMP_OK;
 }

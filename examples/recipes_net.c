@@ -1,9 +1,8 @@
-/* recipes_net.c - four situations of a network whose layers are products, each in one function
+/* recipes_net.c - three situations of a network whose layers are products, each in one function
 
      a  layers that stay in fp32 in a half network
      b  inference in half from the state of a training run
-     c  Muon: an optimizer of your own with products in it, and a momentum that no overflow harms
-     d  a weight cache, and a write to a weight that nobody announced
+     c  a weight cache, and a write to a weight that nobody announced
 
    Build and run:
        cc -O2 -I. examples/recipes_net.c -o recipes_net -lm && ./recipes_net
@@ -86,8 +85,8 @@ static double backward(net *n, const void *w2, float scale) {
     return loss;
 }
 
-static void start(net *n, amp_dtype head, float unit, amp_kind kind) {
-    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = kind,
+static void start(net *n, amp_dtype head, float unit) {
+    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
                                      .scaler = {.init_scale = 1048576.0f}};
     uint32_t                 state = 1;
     memset(n, 0, sizeof *n);
@@ -134,7 +133,7 @@ static amp_status status_of(const net *n) {
    clipping and step are shared with the layers in half. (With autocast, say "head=fp32".) */
 static amp_status with_head(amp_dtype head, double *loss) {
     static net n;
-    start(&n, head, 100000.0f, AMP_KIND_ADAMW);
+    start(&n, head, 100000.0f);
     for (int step = 0; step < 200; step++) {
         *loss = gradients(&n);
         must(amp_optimizer_step(&n.opt, 0.005f));
@@ -195,7 +194,7 @@ static void recipe_b(void) {
     static float   before[ROWS * OUT];
     FILE          *state = tmpfile();
     if (!state) must(AMP_ERROR_WRITE);
-    start(&n, AMP_F16, 1.0f, AMP_KIND_ADAMW);
+    start(&n, AMP_F16, 1.0f);
     for (int step = 0; step < 50; step++) {
         gradients(&n);
         must(amp_optimizer_step(&n.opt, 0.005f));
@@ -215,85 +214,11 @@ static void recipe_b(void) {
     check(blocks == 0 && bytes >= 12 * (N1 + N2) && memcmp(before, n.z, sizeof before) == 0);
 }
 
-/* c. Muon: the momentum of a hidden matrix, made orthogonal by five products of Newton and Schulz,
-   is the step. Momentum and products stand behind begin_step, so that an overflow reaches neither:
-   without that gate the first inf stays in the momentum for ever. The head is stepped by SGD. */
-static void orthogonal(const float *momentum, amp_dtype type, float *result) {
-    static float x[N1], y[N1], a[IN * IN], b[IN * IN]; /* with room for any type */
-    double       square = 0.0;
-    for (int i = 0; i < N1; i++) square += (double)momentum[i] * (double)momentum[i];
-    for (int i = 0; i < N1; i++) y[i] = momentum[i] / (float)(sqrt(square) + 1e-7);
-    must(amp_cast(x, type, y, AMP_F32, N1));
-    for (int i = 0; i < 5; i++) { /* x = 3.4445 x + (-4.775 a + 2.0315 a a) x, with a = x x' */
-        multiply(0, 1, IN, IN, HIDDEN, x, type, x, type, a, type);
-        memcpy(b, a, sizeof b);
-        must(amp_gemm(NULL, 0, 0, IN, IN, IN, 2.0315f, a, type, 0, a, type, 0, -4.775f, b, type, 0));
-        memcpy(y, x, sizeof y);
-        must(amp_gemm(NULL, 0, 0, IN, HIDDEN, IN, 1.0f, b, type, 0, x, type, 0, 3.4445f, y, type, 0));
-        memcpy(x, y, sizeof x);
-    }
-    must(amp_cast(result, AMP_F32, x, type, N1));
-}
-
-/* The mean square of the singular values: 1 where the matrix is orthogonal. */
-static double mean_square(const float *x) {
-    double sum = 0.0;
-    for (int i = 0; i < N1; i++) sum += (double)x[i] * (double)x[i];
-    return sum / IN;
-}
-
-enum { CLEAN, GATED, UNGATED };
-
-static amp_status muon_run(int how, net *n, float *momentum, float *update, double loss[2]) {
-    amp_status status = {0};
-    start(n, AMP_F16, 1.0f, AMP_KIND_OWN);
-    for (int turn = 0; status.steps < 100; turn++) {
-        const float lr = 0.04f * (1.0f - (float)status.steps / 100.0f);
-        loss[turn > 0] = gradients(n); /* the first, and the last */
-        if (how != CLEAN && turn % 50 == 7) n->grad1[3].bits = 0x7c00; /* inf */
-        const float unscale = 1.0f / amp_optimizer_loss_scale(&n->opt);
-        if (how == UNGATED) /* what goes wrong: in front of the check */
-            for (int i = 0; i < N1; i++)
-                momentum[i] = 0.9f * momentum[i] + amp_f16_to_f32(n->grad1[i]) * unscale;
-        if (amp_optimizer_begin_step(&n->opt)) {
-            const float *g1 = amp_optimizer_grad(&n->opt, 0), *g2 = amp_optimizer_grad(&n->opt, 1);
-            for (int i = 0; i < N1 && how != UNGATED; i++) momentum[i] = 0.9f * momentum[i] + g1[i];
-            orthogonal(momentum, AMP_BF16, update);
-            for (int i = 0; i < N1; i++) n->w1[i] -= lr * update[i];
-            for (int i = 0; i < N2; i++) n->w2[i] -= 30.0f * lr * g2[i];
-        }
-        must(amp_optimizer_end_step(&n->opt));
-        status = status_of(n);
-        if (!amp_all_finite(n->w1, AMP_F32, N1)) break; /* the ungated one */
-    }
-    amp_optimizer_free(&n->opt);
-    return status;
-}
-
-static void recipe_c(void) {
-    static net   n[3];
-    static float momentum[3][N1], update[3][N1];
-    amp_status   status[3];
-    double       loss[3][2];
-    for (int how = CLEAN; how <= UNGATED; how++)
-        status[how] = muon_run(how, &n[how], momentum[how], update[how], loss[how]);
-    printf("c. Muon: loss %.2g, %.2g after %d steps;\n"
-           "   mean square of singular values %.2f; with %d\n",
-           loss[CLEAN][0], loss[CLEAN][1], (int)status[CLEAN].steps, mean_square(update[CLEAN]),
-           (int)status[GATED].skipped);
-    printf("   overflows: the same bits; without the gate weights are NaN after step %d:",
-           (int)status[UNGATED].steps);
-    check(status[GATED].skipped == 2 && mean_square(update[CLEAN]) > 0.5 &&
-          mean_square(update[CLEAN]) < 1.3 && loss[CLEAN][1] < 0.01 * loss[CLEAN][0] && status[UNGATED].steps == 8 &&
-          memcmp(n[CLEAN].w1, n[GATED].w1, sizeof n->w1) == 0 &&
-          memcmp(momentum[CLEAN], momentum[GATED], sizeof momentum[0]) == 0);
-}
-
-/* d. A weight cache: products of fp32 arrays in a session cast a weight that was added once, until
+/* c. A weight cache: products of fp32 arrays in a session cast a weight that was added once, until
    amp_session_changed says that it has changed. Where that call is missing, a copy is of the weight
    as it was, and the loss still looks right: while you debug, let amp_session_check look. Weights of
    an optimizer that was added have copies that its steps write: they are never cast. */
-static void recipe_d(void) {
+static void recipe_c(void) {
     static float       x[4 * 256], w[256 * 64], y[4 * 64];
     static net         n;
     static amp_session session;
@@ -301,7 +226,7 @@ static void recipe_d(void) {
     uint32_t           state = 1;
     at_random(x, 4 * 256, 1.0f, &state);
     at_random(w, 256 * 64, 1.0f, &state);
-    start(&n, AMP_F16, 1.0f, AMP_KIND_ADAMW);
+    start(&n, AMP_F16, 1.0f);
     must(amp_session_start(&session, &(amp_session_desc){.num_bytes = 1 << 20}));
     must(amp_session_add(&session, w, 256 * 64));
     must(amp_session_add_optimizer(&session, &n.opt));
@@ -316,7 +241,7 @@ static void recipe_d(void) {
         must(amp_optimizer_step(&n.opt, 0.005f));
         multiply(0, 0, ROWS, HIDDEN, IN, n.x, AMP_F32, n.w1, AMP_F32, n.wide, AMP_F32);
     }
-    printf("d. a weight cache: 8 products cast the weight %d time,\n"
+    printf("c. a weight cache: 8 products cast the weight %d time,\n"
            "   in 8 steps an optimizer's %d times;\n", casts, (int)session.misses - casts);
     printf("   a write that was not announced is found%s:",
            found == AMP_ERROR_STALE ? ", AMP_ERROR_STALE" : amp_result_string(found));
@@ -328,10 +253,9 @@ static void recipe_d(void) {
 }
 
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs four recipes, a to d; takes no options.");
+    no_options(argc, argv, "Runs three recipes, a to c; takes no options.");
     recipe_a();
     recipe_b();
     recipe_c();
-    recipe_d();
     return finish(0);
 }

@@ -38,7 +38,7 @@ typedef text corpus;
 static const options *standard(void) {
     static const options o = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
                               2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 0, 0, 1.5e-3f,
-                              0, NULL, 0};
+                              0, NULL, 0, 0};
     return &o;
 }
 
@@ -128,6 +128,7 @@ typedef struct net {
     float         *score;                            /* heads x context x context                */
     void          *score_grad;                       /* the same, for products                   */
     float         *room[3];                          /* rows in fp32, as they are computed       */
+    void          *muon_room;
     unsigned char *token, *target;                   /* of a batch: bytes, and those behind them */
     uint64_t       rng;
     lines          lines;                            /* of --report                              */
@@ -138,6 +139,7 @@ typedef struct net {
 } net;
 
 #include "../support/train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
+#include "../support/muon.h" /* --muon */
 
 /* How are masters and moments stored? Are masters other than fp32, so that models take the place of
    weights? */
@@ -172,17 +174,29 @@ static void add_tensor(net *n, int i, beginning b) {
     t->grad_type = b.deviation > 0.0f ? n->type : AMP_F32;
     t->weight    = net_alloc(n, STATE, t->n, AMP_F32);
     t->grad      = net_alloc(n, STATE, t->n, t->grad_type);
+    t->own       = is_muons(n->o, i);
     if (b.deviation <= 0.0f) t->keep_fp32 = t->no_weight_decay = 1; /* a norm or a bias */
     if (n->o->check) b.deviation = 0.2f;
     for (size_t j = 0; j < t->n; j++) t->weight[j] = random_weight(&b, &n->rng);
     n->num_params += t->n;
 }
 
+/* The momentum of a matrix of Muon's: a frozen tensor, so that --save has it. */
+static void add_momentum(net *n, const amp_tensor *of) {
+    const int   i = n->num_tensors++;
+    amp_tensor *t = &n->tensor[i];
+    sprintf(n->names[i], "%.80s.momentum", of->name);
+    t->name      = n->names[i];
+    t->n         = of->n;
+    t->weight    = net_alloc(n, STATE, t->n, AMP_F32);
+    t->keep_fp32 = 1;
+}
+
 /* A master in fewer bytes was copied when the optimizer was prepared; forward reads its model. */
 static void drop_masters(net *n) {
     for (int i = 0; i < n->num_tensors; i++) {
         amp_tensor *t = &n->tensor[i];
-        if (!has_no_masters(n) || t->keep_fp32) continue;
+        if (!has_no_masters(n) || t->keep_fp32 || t->own) continue;
         for (int k = 0; k < n->num_owned; k++)
             if (n->owned[k] == t->weight) n->owned[k] = NULL;
         free(t->weight);
@@ -212,7 +226,9 @@ static void net_init(net *n, const options *o, const text *t, amp_dtype type, in
     n->rng  = seed_of_weights(seed);
     describe_run(n->run, o, t, type, seed);
     choose_types(n);
-    for (int i = 0; i < n->num_tensors; i++) add_tensor(n, i, beginning_of(o, i));
+    for (int i = 0; i < num_tensors(o); i++) add_tensor(n, i, beginning_of(o, i));
+    for (int i = 0; i < num_tensors(o); i++)
+        if (n->tensor[i].own) add_momentum(n, &n->tensor[i]);
 
     const size_t rows = n->rows, c = n->width, square = n->heads * n->context * n->context;
     const size_t widest = 4 * c > VOCABULARY ? 4 * c : VOCABULARY;
@@ -240,6 +256,7 @@ static void net_init(net *n, const options *o, const text *t, amp_dtype type, in
     n->stream_low  = net_alloc(n, WORK, rows * c, any);
     n->mix_grad    = net_alloc(n, WORK, rows * c, any);
     n->wide        = net_alloc(n, WORK, rows * widest, any);
+    n->muon_room   = net_alloc(n, WORK, o->muon ? muon_room(c, 4 * c) : 0, AMP_BF16);
     n->score       = net_alloc(n, WORK, square, AMP_F32);
     n->token       = n->owned[n->num_owned++] = need(2 * rows, 1);
     n->target      = n->token + rows;
@@ -589,12 +606,30 @@ static double batch_loss(net *n) {
     return cross_entropy(n, n->rows, loss_scale(n));
 }
 
+/* Muon steps the matrices of blocks, which are its own, if begin_step finds all gradients finite and
+   has unscaled and clipped them; end_step takes AdamW's step of all others. */
+static void step_with_muon(net *n, float lr) {
+    const amp_tensor *momentum = &n->tensor[num_tensors(n->o)];
+    check(amp_optimizer_set_lr(&n->opt, lr));
+    if (amp_optimizer_begin_step(&n->opt))
+        for (int i = 0; i < num_tensors(n->o); i++) {
+            const amp_tensor *t    = &n->tensor[i];
+            const size_t      rows = part_of(i) == DOWN ? 4 * n->width : n->width;
+            if (!t->own) continue;
+            muon_step(&n->backend, t->weight, amp_optimizer_grad(&n->opt, i), momentum->weight, rows,
+                      t->n / rows, lr, training_in(n->type).weight_decay, n->muon_room);
+            momentum++;
+        }
+    check(amp_optimizer_end_step(&n->opt));
+}
+
 /* One step, taken or skipped; returns the loss of its batch. */
 static double train_step(net *n) {
     const uint64_t step = status_of(&n->opt).steps;
     const double   loss = gradients(n, step);
-    check(amp_optimizer_step(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
-                                                                       new scale, new copies */
+    const float    lr   = learning_rate(n->o, step);
+    if (n->o->muon) step_with_muon(n, lr);
+    else check(amp_optimizer_step(&n->opt, lr)); /* check, clip, unscale, AdamW, new scale, copies */
     return loss;
 }
 

@@ -22,9 +22,10 @@ typedef struct options {
     int         save_every, stop_after, check, budget, overflow;
     float       lr;
     int         gpu; /* nonzero: with --overflow, but neither policy, tier, writing, --check,
-                        --budget, --report nor --storage */
+                        --budget, --report, --storage nor --muon */
     const char *report;
     int         storage; /* of masters and moments: a row of train_storage.h */
+    int         muon;
 } options;
 
 #include "../support/train_compare.h" /* report, of all that have such options */
@@ -49,6 +50,7 @@ static void print_help(void) {
         printf("  --prompt TEXT     what the writing continues (\"%s\")\n"
                "  --write N         bytes to write (%d)\n"
                "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
+               "  --muon            Muon for the matrices of blocks, AdamW for the rest\n"
                "  --storage NAME    masters and moments in fewer bytes, as examples/state.c\n"
                "                    compares them (fp32); but for fp32+... with --dtype bf16:\n"
                "                   ",
@@ -80,13 +82,14 @@ static options parse_options(int argc, char **argv) {
         gpu ? count_option("--overflow", &o.overflow, 1000000)
             : count_option("--write", &o.write, 1000000),
         word_option("--prompt", &o.prompt), count_option("--budget", &o.budget, 1 << 20),
-        choice_option("--storage", storage_names, &o.storage)};
-    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 3 : 0), print_help,
+        choice_option("--storage", storage_names, &o.storage), flag_option("--muon", &o.muon)};
+    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 4 : 0), print_help,
               make_quick, gpu ? NULL : make_check);
     keep_inputs(o.text, o.resume, o.save, o.report);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);
     if (o.width % o.heads != 0)
         fail(2, value, "the width is no multiple of the heads", "choose another --width");
+    if (o.check && o.muon) fail(2, "--muon", "changes no gradient", "leave out it or --check");
     sprintf(value, "--storage %s", storage_names[o.storage]);
     if (storages[o.storage].master != AMP_FORMAT_F32 && o.dtype != AMP_BF16)
         fail(2, value, "has masters beside models in bf16 alone", "add --dtype bf16");

@@ -14,13 +14,20 @@
 enum { EMBEDDING, POSITIONS, LAST_GAIN, LAST_BIAS, FIRST_BLOCK };
 enum { GAIN1, BIAS1, QKV, QKV_BIAS, OUT, OUT_BIAS, GAIN2, BIAS2, UP, UP_BIAS, DOWN, DOWN_BIAS,
        PER_BLOCK };
-enum { VOCABULARY = 256, MAX_TENSORS = FIRST_BLOCK + MAX_LAYERS * PER_BLOCK };
+enum { MATRICES = 4 }; /* of a block */
+enum { VOCABULARY = 256, MAX_TENSORS = FIRST_BLOCK + MAX_LAYERS * (PER_BLOCK + MATRICES) };
 
 static int tensor_of(size_t l, int part) { return FIRST_BLOCK + (int)l * PER_BLOCK + part; }
 static int num_tensors(const options *o) { return tensor_of((size_t)o->layers, 0); }
 
 /* Which part of a block is tensor i? -1: it is of none. */
 static int part_of(int i) { return i < FIRST_BLOCK ? -1 : (i - FIRST_BLOCK) % PER_BLOCK; }
+
+/* With --muon: is tensor i Muon's, a matrix of a block? Behind the tensors are their momenta, then. */
+static inline int is_muons(const options *o, int i) {
+    const int k = i < num_tensors(o) ? part_of(i) : -1;
+    return o->muon && (k == QKV || k == OUT || k == UP || k == DOWN);
+}
 
 /* Masters are random around mean; a norm or a bias has no deviation. */
 typedef struct beginning {

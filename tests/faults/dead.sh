@@ -73,7 +73,7 @@ done
 for tool in qemu-aarch64 qemu-s390x qemu-arm wine64 wine mpirun python3 timeout chromium frama-c; do
     ln -s made "$out/bin/$tool"
 done
-for program in linear wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn ncf report \
+for program in linear wrap_step pitfalls which_tensor recipes recipes_net muon autocast_ops train state gpt cnn ncf report \
     ddp_mpi; do
     cp "$out/bin/made" "$out/build/$program"
 done

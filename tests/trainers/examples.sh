@@ -3,7 +3,7 @@
 suite=examples out=${1:?usage: examples.sh OUTDIR BUILD} build=${2:?}
 rm -rf "$out"
 . tests/lib.sh
-programs='wrap_step pitfalls which_tensor recipes recipes_net autocast_ops state'
+programs='wrap_step pitfalls which_tensor recipes recipes_net muon autocast_ops state'
 for program in linear $programs train gpt cnn ncf report; do # make has linked them with one amp.o
     into="-O0 -o $out/alone -lm"
     if quick && [ $program != wrap_step ]; then into=-fsyntax-only; fi
@@ -35,11 +35,17 @@ grep -q 'came to 0.0122 instead of 2.3184: ok' "$out/log" &&
     grep -q '48 batches, 4 skipped steps done again: all bits as without overflows' "$out/log"
 check 'recipes: 100 steps clipped too early come to 100 * 0.25 * 0.5 / 1024; no batch is lost' $?
 "$build/recipes_net" > "$out/log" 2>&1
-check 'recipes_net: all four do what they say' $?
+check 'recipes_net: all three do what they say' $?
 grep -q 'head in fp16 skipped 200 of 200 steps' "$out/log" &&
-    grep -q '^b. inference: 6144 bytes of half weights are left' "$out/log" &&
-    grep -q 'overflows: the same bits; without the gate weights are NaN after step 8: ok' "$out/log"
-check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes, Muon keeps its bits' $?
+    grep -q '^b. inference: 6144 bytes of half weights are left' "$out/log"
+check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes' $?
+"$build/muon" > "$out/log" 2>&1 && grep -q 'weights and moments of both as before: ok$' "$out/log"
+check "muon: a NaN in a gradient of Muon's leaves AdamW's state, too" $?
+awk '/^AdamW  |^Muon, AdamW/ {rows++; loss[rows] = $(NF - 6); right[rows] = $(NF - 3)}
+     /^stable rank of 128/ {rank = $6 + 0; of_step = $9 + 0; most = $NF}
+     END {exit !(rows == 2 && loss[2] < loss[1] && loss[1] < 0.12 && right[1] > 96.5 && right[2] > 96.5 &&
+                 rank < 8 && of_step > 30 && most > 0.9 && most < 1.3)}' "$out/log"
+check "muon: learns as AdamW does; of 128 singular values of a momentum with few Muon's step has many near 1" $?
 "$build/autocast_ops" > "$out/ops" 2> "$out/log"
 check 'autocast_ops: its forward pass agrees with fp32' $?
 words='; types are fp32, fp16, bf16, low; ops: --table all$'

@@ -195,6 +195,18 @@ gpt)
     wrong 'an unknown storage is named'  9bit         --dtype bf16 --storage 9bit
     wrong '--storage is for bf16'        8bit.*bf16   --storage split+8bit
     wrong '--storage has no weights in fp32'  head    --dtype bf16 --storage split --policy head=fp32
+    toy --muon > "$out/log" 2> /dev/null
+    parity "$out/log" 0.005 "$learns"
+    check "--muon: three types learn alike" $?
+    muon='--dtype fp16 --muon'
+    toy $muon --save "$out/muon" > "$out/log" 2>&1 &&
+        toy $muon --save "$out/part" --stop-after 17 > "$out/log" 2>&1 &&
+        ! cmp -s "$out/muon" "$out/part" &&
+        toy $muon --resume "$out/part" --save "$out/part" > "$out/log" 2>&1 &&
+        cmp "$out/muon" "$out/part" > "$out/log" 2>&1
+    check 'with --muon a run that was stopped and resumed ends with the same bytes' $?
+    wrong "a state with Muon's momenta is refused without --muon" muon --dtype fp16 --resume "$out/muon"
+    wrong '--muon is not for --check'    muon         --check --muon
     wrong 'a missing text is named'      nowhere      --text "$out/nowhere"
     wrong 'a directory is named'         "$out"       --text "$out"
     wrong 'a text too short is named'    digits.txt   --context 64 --text examples/digits/digits.txt

@@ -616,7 +616,7 @@ TEST(inference, "recipes_net b: a state loaded into half memory of the caller's 
         }
 }
 
-/* ======================================================================= recipes_net c  Muon */
+/* ======================================================================= muon.c */
 
 /* STEPS taken steps of momentum kept behind the gate; bad iterations have an inf or a NaN. */
 static void gated(run *r, float *momentum, int every) {
@@ -641,7 +641,7 @@ static void gated(run *r, float *momentum, int every) {
     }
 }
 
-TEST(gated_momentum, "recipes_net c: a momentum that is changed behind begin_step alone has, with "
+TEST(gated_momentum, "muon.c: a momentum that is changed behind begin_step alone has, with "
                      "any overflows, the bits of a run without") {
     static run clean, rough;
     float      momentum[2][N];

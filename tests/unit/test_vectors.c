@@ -103,6 +103,11 @@ TEST(skip, "an inf or NaN anywhere leaves weights, moments, copies and count; th
     conforms("skip", 1, 0);
 }
 
+TEST(clip, "norm, factor and clipped gradients are torch's, and to the bit those of README's order; "
+           "an overflow is skipped") {
+    conforms("clip", 1, 4); /* torch alone has a norm of inf or 0, and clips to a max_norm of 0 */
+}
+
 TEST(convert, "the floats that break implementations, both ways, and all 2^32: torch's, and x86's of NaN") {
     conforms("convert", 1, test_state.quick ? 2 : 0);
 }
@@ -154,7 +159,8 @@ TEST(reader, "json.h: values of all kinds; a text that ends early, at any byte, 
 
 typedef enum fault {
     NO_FAULT, GROWTH_BY_SCALE, GROWS_LATE, NO_RESET, NEVER_REFILLED, BLIND_TO_NAN, EQUAL_TO_ONE, NOT_SAVED,
-    NO_CAP, NO_FLOOR, UNSCALES_AGAIN, NEW_SCALE, SUM_IS_FINITE, SPOILT_MOMENTS, SKIP_COUNTS, ROUNDS_NAN, FAULTS
+    NO_CAP, NO_FLOOR, UNSCALES_AGAIN, NEW_SCALE, SUM_IS_FINITE, SPOILT_MOMENTS, SKIP_COUNTS, ROUNDS_NAN,
+    SQUARED_NORM, FOURTH_POWER, NAN_PASSES, FAULTS
 } fault;
 
 static const struct { const char *family, *tag, *text; } faults[FAULTS] = {
@@ -173,7 +179,10 @@ static const struct { const char *family, *tag, *text; } faults[FAULTS] = {
     {"order", "finite-sum", "DeepSpeed, apex: the sum is looked at, not the gradients"},
     {"skip", "moments", "DeepSpeed: an inf gets into the moments"},
     {"skip", "step-count", "tf_keras: a skipped step counts"},
-    {"convert", "nan", "InfiniTrain: NaN is rounded as a number is"}};
+    {"convert", "nan", "InfiniTrain: NaN is rounded as a number is"},
+    {"clip", "norm", "norm^2 is compared with max_norm"},
+    {"clip", "norm", "norm^4 for norm^2"},
+    {"clip", "norm-nan", "a NaN norm is not above max_norm, and passes"}};
 
 /* A scaler as README.md has it, of three systems, an optimizer, a conversion; and their faults. */
 typedef struct model {
@@ -312,6 +321,38 @@ static int model_adamw(vectors_subject *v, vectors_state *t, void *gradients) {
     return bad ? VECTORS_SKIPPED : VECTORS_OK;
 }
 
+static int model_clip_begin(vectors_subject *v, vectors_clip *t) {
+    (void)v;
+    return strcmp(t->system, "any") ? VECTORS_SKIPPED : VECTORS_OK;
+}
+
+static int model_clip(vectors_subject *v, vectors_clip *t) {
+    const model    *m    = (const model *)v->self;
+    const amp_dtype type = subject_dtype(t->dtype);
+    double          sum = 0.0, limit;
+    int             bad = 0;
+    size_t          k, i;
+    for (k = 0; k < t->count; k++) {
+        amp_cast(t->after[k], AMP_F32, t->gradients[k], type, t->n[k]);
+        bad |= !amp_all_finite(t->gradients[k], type, t->n[k]);
+        for (i = 0; i < t->n[k]; i++) {
+            const double x = (double)t->after[k][i] / t->scale;
+            sum += m->fault == FOURTH_POWER ? x * x * x * x : x * x;
+        }
+    }
+    t->norm = sqrt(sum);
+    if (bad && m->fault != NAN_PASSES) {
+        t->scale *= 0.5;
+        return VECTORS_SKIPPED;
+    }
+    limit     = t->max_norm / (t->norm + 1e-6);
+    t->factor = (m->fault == SQUARED_NORM ? sum > t->max_norm : limit < 1.0) ? (float)limit : 1.0f;
+    for (k = 0; k < t->count; k++)
+        for (i = 0; i < t->n[k]; i++)
+            t->after[k][i] = (float)((double)t->after[k][i] / t->scale * (double)t->factor);
+    return VECTORS_OK;
+}
+
 static void model_end(vectors_subject *v) { (void)v; }
 
 static void model_convert(void *dst, const char *to, const void *src, const char *from, size_t n) {
@@ -351,26 +392,28 @@ static caught run_fault(int f, const char *family) {
     memset(&s, 0, sizeof s);
     m.fault   = (fault)f;
     k.tag     = faults[f].tag;
-    s.samples = 1;
-    s.self    = &m;
-    s.start   = model_start;
-    s.unscale = model_unscale;
-    s.step    = model_step;
-    s.update  = model_update;
-    s.set     = model_set;
-    s.begin   = model_begin;
-    s.adamw   = model_adamw;
-    s.end     = model_end;
-    s.convert = f == ROUNDS_NAN ? nan_convert : model_convert;
+    s.samples    = 1;
+    s.self       = &m;
+    s.start      = model_start;
+    s.unscale    = model_unscale;
+    s.step       = model_step;
+    s.update     = model_update;
+    s.set        = model_set;
+    s.begin      = model_begin;
+    s.adamw      = model_adamw;
+    s.end        = model_end;
+    s.clip_begin = model_clip_begin;
+    s.clip       = model_clip;
+    s.convert    = f == ROUNDS_NAN ? nan_convert : model_convert;
     r = run(family, &s, f == NO_FAULT ? complain : catch_it, &k);
     CHECK(r.passed + r.failed > 0);
     return k;
 }
 
 TEST(faults, "scalers with one fault of the wild each are found by a case whose tag names it; without, by none") {
-    static const char *const families[] = {"scale", "order", "skip", "convert"};
+    static const char *const families[] = {"scale", "order", "skip", "convert", "clip"};
     int                      f;
-    for (f = 0; f < 4; f++) run_fault(NO_FAULT, families[f]);
+    for (f = 0; f < 5; f++) run_fault(NO_FAULT, families[f]);
     for (f = NO_FAULT + 1; f < FAULTS; f++) {
         const caught k = run_fault(f, faults[f].family);
         if (k.by_tag == 0) printf("     not found by its tag: %s (%d cases)\n", faults[f].text, k.all);
@@ -384,6 +427,7 @@ int main(int argc, char **argv) {
     RUN(scale);
     RUN(order);
     RUN(skip);
+    RUN(clip);
     RUN(convert);
     RUN(stored);
     RUN(files);

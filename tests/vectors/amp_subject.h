@@ -277,6 +277,48 @@ static int step_adamw(vectors_subject *v, vectors_state *state, void *gradients)
 
 static void step_end(vectors_subject *v) { amp_optimizer_free(&((subject_state *)v->self)->opt); }
 
+/* An optimizer of the caller's own, which is handed gradients that are unscaled and clipped. */
+static int clip_begin(vectors_subject *v, vectors_clip *clip) {
+    static float       weights[3][VECTORS_MOST];
+    subject_state     *t = (subject_state *)v->self;
+    amp_optimizer_desc d;
+    amp_result         result;
+    size_t             k;
+    if (strcmp(clip->system, "torch") == 0) return VECTORS_SKIPPED;
+    memset(&d, 0, sizeof d);
+    d.max_norm          = (float)clip->max_norm;
+    d.scaler.init_scale = (float)clip->scale;
+    result              = amp_optimizer_init(&t->opt, &d);
+    for (k = 0; k < clip->count && result == AMP_OK; k++) {
+        amp_tensor tensor;
+        memset(&tensor, 0, sizeof tensor);
+        tensor.n         = clip->n[k];
+        tensor.weight    = weights[k];
+        tensor.grad      = clip->gradients[k];
+        tensor.grad_type = subject_dtype(clip->dtype);
+        result           = amp_optimizer_add(&t->opt, &tensor);
+    }
+    if (result == AMP_OK) result = amp_optimizer_prepare(&t->opt);
+    return subject_answer(result);
+}
+
+static int clip_step(vectors_subject *v, vectors_clip *clip) {
+    subject_state *t     = (subject_state *)v->self;
+    const int      taken = amp_optimizer_begin_step(&t->opt);
+    amp_status     status;
+    size_t         k;
+    amp_result     result;
+    for (k = 0; k < clip->count && taken; k++)
+        memcpy(clip->after[k], amp_optimizer_grad(&t->opt, (int)k), 4 * clip->n[k]);
+    result = amp_optimizer_end_step(&t->opt);
+    if (result == AMP_OK) result = amp_optimizer_status(&t->opt, &status);
+    if (result != AMP_OK) return VECTORS_REFUSED;
+    clip->norm   = status.norm;
+    clip->factor = status.clip_factor;
+    clip->scale  = (double)status.loss_scale;
+    return taken ? VECTORS_OK : VECTORS_SKIPPED;
+}
+
 static void subject_convert(void *dst, const char *to, const void *src, const char *from, size_t n) {
     amp_cast(dst, subject_dtype(to), src, subject_dtype(from), n);
 }
@@ -356,20 +398,22 @@ static vectors_subject amp_subject(subject_state *state, int wrap) {
     vectors_subject v;
     memset(&v, 0, sizeof v);
     memset(state, 0, sizeof *state);
-    v.name    = wrap ? "amp_optimizer" : "amp_scaler";
-    v.self    = state;
-    v.start   = wrap ? wrap_start : scaler_start;
-    v.unscale = wrap ? wrap_unscale : scaler_unscale;
-    v.step    = wrap ? wrap_step : scaler_step;
-    v.update  = wrap ? wrap_update : scaler_update;
-    v.set     = wrap ? wrap_set : scaler_set;
-    v.begin   = step_begin;
-    v.adamw   = step_adamw;
-    v.end     = step_end;
-    v.convert = subject_convert;
-    v.state   = subject_load;
-    v.array   = subject_array;
-    v.samples = 1;
+    v.name       = wrap ? "amp_optimizer" : "amp_scaler";
+    v.self       = state;
+    v.start      = wrap ? wrap_start : scaler_start;
+    v.unscale    = wrap ? wrap_unscale : scaler_unscale;
+    v.step       = wrap ? wrap_step : scaler_step;
+    v.update     = wrap ? wrap_update : scaler_update;
+    v.set        = wrap ? wrap_set : scaler_set;
+    v.begin      = step_begin;
+    v.adamw      = step_adamw;
+    v.end        = step_end;
+    v.clip_begin = clip_begin;
+    v.clip       = clip_step;
+    v.convert    = subject_convert;
+    v.state      = subject_load;
+    v.array      = subject_array;
+    v.samples    = 1;
     return v;
 }
 

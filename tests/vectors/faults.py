@@ -174,6 +174,58 @@ FAULTS = [
     ('skip', M, 'v takes g, not g * g', "c['beta2']) * g * g", "c['beta2']) * abs(g)"),
     ('skip', M, 'the betas are swapped', "one(1.0 - c['beta1'])) * (g", "one(1.0 - c['beta2'])) * (g"),
 
+    ('clip', M, 'norm^2 is compared with max_norm', 'min(self.max_norm / (self.norm + 1e-6), 1.0)',
+     'self.max_norm / (self.norm + 1e-6) if self.norm**2 > self.max_norm else 1.0'),
+    ('clip', M, 'norm^2 in the denominator', '(self.norm + 1e-6)', '(self.norm**2 + 1e-6)'),
+    ('clip', M, 'norm^4: squares of squares', '(x * np.float32(2.0**power))**2', '(x * np.float32(2.0**power))**4'),
+    ('clip', M, 'a NaN norm passes: it is not above max_norm', 'not all(np.isfinite(x if self.torch else x * inv).all()',
+     'any(np.isinf(x).any()'),
+    ('clip', M, 'an inf norm passes', 'not all(np.isfinite(x if self.torch else x * inv).all()',
+     'any(np.isnan(x).any()'),
+    ('clip', M, 'no 1e-6', '(self.norm + 1e-6)', 'self.norm'),
+    ('clip', M, '1e-8 for 1e-6', '1e-6', '1e-8'),
+    ('clip', M, '1e-6 in place of a norm that is below it', '(self.norm + 1e-6)', 'max(self.norm, 1e-6)'),
+    ('clip', M, '1e-6 is added to norm^2', '(self.norm + 1e-6)', 'np.sqrt(self.norm**2 + 1e-6)'),
+    ('clip', M, 'clips only a norm that is above max_norm', 'if clips else 1.0)', 'if clips and self.norm > self.max_norm else 1.0)'),
+    ('clip', M, 'gradients grow to max_norm', 'min(self.max_norm / (self.norm + 1e-6), 1.0)', 'self.max_norm / (self.norm + 1e-6)'),
+    ('clip', M, 'no clipping', 'if clips else 1.0)', 'if False else 1.0)'),
+    ('clip', M, 'a norm of each tensor', 'np.sqrt(in_lanes(chunks, np.zeros(256)))', 'np.sqrt(max(chunks))'),
+    ('clip', M, 'norms of tensors are added', 'np.sqrt(in_lanes(chunks, np.zeros(256)))', 'np.sqrt(chunks).sum()'),
+    ('clip', M, 'the last tensor is left out', 'for x in arrays for i in', 'for x in arrays[:-1] or arrays for i in'),
+    ('clip', M, 'the last element is left out', 'for x in arrays for i in', 'for x in [x[:-1] for x in arrays] for i in'),
+    ('clip', M, 'the norm of scaled gradients', '* np.float64(inv)', '* np.float64(1)'),
+    ('clip', M, 'max_norm is scaled, too', 'self.max_norm / (', 'self.max_norm * self.scale / ('),
+    ('clip', M, 'gradients are clipped and stay scaled', 'combined = inv * self.factor', 'combined = self.factor'),
+    ('clip', M, 'gradients are unscaled and not clipped', 'combined = inv * self.factor', 'combined = inv'),
+    ('clip', M, 'clipped twice', 'combined = inv * self.factor', 'combined = inv * self.factor * self.factor'),
+    ('clip', M, 'the first tensor is clipped alone', '[x * combined for x in arrays]', '[x * (combined if x is arrays[0] else inv) '
+     'for x in arrays]'),
+    ('clip', M, 'the sign is lost', '[x * combined for x in arrays]', '[abs(x) * combined for x in arrays]'),
+    ('clip', M, 'subnormal gradients are flushed to 0', '[x * combined for x in arrays]',
+     '[x * combined * np.float32(abs(x * combined) >= 2.0**-126) for x in arrays]'),
+    ('clip', M, 'squares overflow fp32', 'power = -96 if np.isinf(plain) else 96 if', 'power = 96 if'),
+    ('clip', M, 'squares are lost below fp32', '96 if plain < 2.0**-100 and x.any() else 0', '0'),
+    ('clip', M, 'max_norm 0 is a factor of 0', 'clips = self.torch or self.max_norm > 0', 'clips = True'),
+    ('clip', M, 'torch: max_norm 0 is no clipping', 'clips = self.torch or self', 'clips = self'),
+    ('clip', M, 'torch: a norm that does not overflow', 'if self.torch:\n            return', 'if False:\n            return'),
+    ('clip', M, 'a factor of 0 is a step of zeros', 'bad |= combined == 0 and not self.torch', 'pass'),
+    ('clip', M, 'products are not looked at', 'x if self.torch else x * inv', 'x'),
+    ('clip', M, 'the mean of squares', "np.sqrt(in_lanes(chunks, np.zeros(256)))", "np.sqrt(in_lanes(chunks, np.zeros(256)) / "
+     "sum(map(len, arrays)))"),
+    ('clip', M, 'the sum of magnitudes', "np.sqrt(in_lanes(chunks, np.zeros(256)))", "sum(abs(x).sum() for x in arrays)"),
+    ('clip', M, 'the largest magnitude', "np.sqrt(in_lanes(chunks, np.zeros(256)))", "max(abs(x).max() for x in arrays)"),
+    ('clip', M, 'squares are added one after another', "        lanes = lanes + row\n    return pairs(lanes)",
+     "        for y in row:\n            lanes[0] += y\n    return lanes[0]"),
+    ('clip', M, 'neighbours are added in pairs', 'x[:len(x) // 2] + x[len(x) // 2:]', 'x[::2] + x[1::2]'),
+    ('clip', M, 'chunks of 8192', 'x[i:i + 16384]) for x in arrays for i in range(0, len(x), 16384)',
+     'x[i:i + 8192]) for x in arrays for i in range(0, len(x), 8192)'),
+    ('clip', M, "chunks' sums in fp32", 'np.sqrt(in_lanes(chunks, np.zeros(256)))', 'np.sqrt(np.float64(in_lanes('
+     'chunks.astype(np.float32), np.zeros(256, np.float32))))'),
+    ('clip', M, 'the norm in fp32', 'np.float64(self.norm_of(arrays, inv))', 'np.float64(np.float32(self.norm_of(arrays, inv)))'),
+    ('clip', M, 'a skipped step leaves the scale', 'self.scale *= 0.5 if bad else 1.0', 'self.scale *= 1.0'),
+    ('clip', M, 'a clipped step lowers the scale', 'self.scale *= 0.5 if bad else 1.0', 'self.scale *= 0.5 if bad or '
+     'self.factor < 1 else 1.0'),
+
     ('store', M, 'random: a constant', '0xbf58476d1ce4e5b9', '0xbf58476d1ce4e5b7'),
     ('store', M, 'random: another constant', '0x846ca68b', '0x846ca68d'),
     ('store', M, 'random: even and odd are swapped', 'x >> 16 if e & 1 else x & 0xffff', 'x & 0xffff if e & 1 else x >> 16'),
@@ -238,7 +290,7 @@ def passes(case, file, module):
 
 def main(verbose):
     cases = {f: sorted(json.load(open(HERE / (f + '.json')))['cases'], key=work) for f in run.FAMILIES}
-    for f, file in [('scale', S), ('order', S), ('skip', M), ('convert', M), ('store', M), ('state', R)]:
+    for f, file in [('scale', S), ('order', S), ('skip', M), ('clip', M), ('convert', M), ('store', M), ('state', R)]:
         sound = load(file)
         wrong = [c['id'] for c in cases[f] if c['demand'] == 'must' and passes(c, file, sound) is False]
         assert not wrong, wrong

@@ -21,7 +21,7 @@ import torch
 SOURCES = pathlib.Path(sys.argv[1])
 OUT = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else pathlib.Path(__file__).parent)
 INF, NAN = float('inf'), float('nan')
-VERSION = '2.0.0'  # of the data; README.md has what changed
+VERSION = '2.1.0'  # of the data; README.md has what changed
 
 
 def version(name):
@@ -690,6 +690,17 @@ TAGS = {
     'long': ('counts of more than 16 bits', []),
     'as-it-is': ('what the system does, right or not', []),
     'unchecked': ('no gradient is looked at', ['tiny-cuda-nn: trainer.h, adam.h']),
+    'norm': ('the norm is the root of the sum of squares of all gradients', ['a trainer: compares norm^2 with max_norm',
+             'another: takes norm^4']),
+    'norm-nan': ('a norm of NaN or inf is never compared: the step is skipped', ['a trainer: norm > max_norm, which no NaN is']),
+    'factor': ('max_norm / (norm + 1e-6) where that is below 1, else 1', []),
+    'denominator': ('1e-6 is added to the norm', []),
+    'clip-unscaled': ('the norm is that of gradients that are unscaled', ['Pytorch-UNet: issue 468', 'apex: issue 1512']),
+    'norm-overflow': ('squares overflow fp32, the norm does not', ['torch: the factor is 0, and so are the gradients']),
+    'norm-underflow': ('squares are 0 in fp32, the norm is not', ['torch: the norm is 0']),
+    'norm-order': ('the norm is summed in one order, to the bit', []),
+    'max-norm-0': ('no clipping, or a factor of 0', ['torch: all gradients become 0']),
+    'vanishes': ('a factor that is 0 is an overflow: the step would be one of zeros', []),
 }
 
 
@@ -1131,6 +1142,173 @@ def skip_family():
                         betas=(0.9, 0.99999))
         yield skip_case(dtype, 7, 3, 'inf', 'thousand', ['reciprocal'], 'the scale is no power of two', scale=1000.0)
 
+# --------------------------------------------------------------------------- clip
+# Gradients of several tensors, each of which repeats a few numbers over its elements. Rows: the gradients, which of
+# them is bad (null: none), the answer and, where the step was taken, norm, factor and the gradients after it.
+
+CLIP = version('torch') + ', torch/nn/utils/clip_grad.py, torch/amp/grad_scaler.py'
+SEVEN = [3.0, -2.0, 0.5, -0.25, 7.0]
+
+
+class TorchClip:
+    """GradScaler's unscale_, clip_grad_norm_, step, update."""
+
+    def __init__(self, c):
+        self.p = [torch.zeros(n, requires_grad=True) for n in c['n']]
+        self.o = torch.optim.SGD(self.p, lr=0.0)
+        self.s = torch.amp.GradScaler('cpu', init_scale=c['scale'])
+        self.s.scale(self.p[0].sum())
+        self.max_norm = c['max_norm']
+
+    def step(self, gradients):
+        taken = []
+        self.o.step = lambda: taken.append(1)
+        for p, g in zip(self.p, gradients):
+            p.grad = g.float().clone()
+        self.s.unscale_(self.o)
+        norm = torch.nn.utils.clip_grad_norm_(self.p, self.max_norm, foreach=False)
+        factor = torch.clamp(self.max_norm / (norm + 1e-6), max=1.0)
+        self.s.step(self.o)
+        self.s.update()
+        return bool(taken), float(norm), float(factor), [p.grad for p in self.p], self.s.get_scale()
+
+
+class OwnClip:
+    """By README.md's rules: element by element."""
+
+    def __init__(self, c):
+        self.scale, self.max_norm = c['scale'], c['max_norm']
+
+    def lanes(self, x, rescale):
+        lanes = [np.float32(0.0)] * 256
+        for i, y in enumerate(x):
+            t = y * np.float32(rescale)
+            lanes[i % 256] = lanes[i % 256] + t * t
+        return self.fold(lanes)
+
+    def fold(self, lanes):
+        while len(lanes) > 1:
+            half = len(lanes) // 2
+            lanes = [lanes[i] + lanes[half + i] for i in range(half)]
+        return lanes[0]
+
+    def chunk(self, x):
+        square = self.lanes(x, 1.0)
+        if np.isinf(square):
+            return np.float64(self.lanes(x, 2.0**-96)) * 2.0**192
+        if square < 2.0**-100 and x.any():
+            return np.float64(self.lanes(x, 2.0**96)) * 2.0**-192
+        return np.float64(square)
+
+    def step(self, gradients):
+        arrays, total = [g.float().numpy() for g in gradients], [np.float64(0.0)] * 256
+        chunks = [x[i:i + 16384] for x in arrays for i in range(0, len(x), 16384)]
+        inv = np.float32(1.0 / self.scale)
+        if all(np.isfinite(x).all() for x in arrays):
+            for i, x in enumerate(chunks):
+                total[i % 256] += self.chunk(x)
+            norm = float(np.sqrt(self.fold(total)) * np.float64(inv))
+            factor = min(self.max_norm / (norm + 1e-6), 1.0) if self.max_norm else 1.0
+            combined = inv * np.float32(factor)
+            if combined and all(np.isfinite(x * inv).all() for x in arrays):
+                return True, norm, factor, [torch.from_numpy(x * combined) for x in arrays], self.scale
+        self.scale /= 2.0
+        return False, None, None, None, self.scale
+
+
+def clip_case(system, what, tags, comment, gradients, max_norm, n=(5,), dtype='fp32', scale=1.0, bad=(None,), ulp=None, demand='must'):
+    """An iteration for each of `bad`: [tensor, index, number] of what is not finite there, or None."""
+    ulp = (0 if system == 'default' else 4) if ulp is None else ulp
+    subject = (OwnClip if system == 'default' else TorchClip)(dict(n=n, scale=scale, max_norm=f32(max_norm)))
+    repeat, rows, now = [min(k, len(g)) for k, g in zip(n, gradients)], [], scale
+    for at in bad:
+        arrays = [torch.tensor((g * (k // len(g) + 1))[:k], dtype=torch.float32).to(HALF[dtype]) for g, k in zip(gradients, n)]
+        row = [[[half_bits(y, dtype) for y in g[:k]] for g, k in zip(gradients, repeat)], None]
+        if at:
+            arrays[at[0]][at[1]] = at[2]
+            row[1] = [at[0], at[1], half_bits(at[2], dtype)]
+        was = now
+        taken, norm, factor, after, now = subject.step(arrays)
+        row += ['taken' if taken else 'skipped'] + [None] * 3
+        if taken:
+            exact = math.sqrt(math.fsum(float(y)**2 for x in arrays for y in x)) / was
+            assert system == 'torch' or abs(norm - exact) <= 1e-6 * exact, (what, norm, exact)
+            row[3:] = [hexa(norm), bits32(f32(factor)), [[bits32(float(y)) for y in x[:k]] for x, k in zip(after, repeat)]]
+        rows.append(row + [hexa(now)])
+    return dict(
+        id='%s/%s' % (system, what), system=system, source='README.md, clipping' if system == 'default' else CLIP,
+        original='read' if system == 'default' else 'run', demand=demand, comment=comment, tags=tags,
+        config=dict(dtype=dtype, n=list(n), max_norm=hexa(f32(max_norm)), scale=hexa(scale), ulp=ulp), rows=rows)
+
+
+def clip_family():
+    three, sizes = [[0.5, -1.5, 0.25], [2.0], [-0.125, 1.0, 3.0, -0.75, 0.375]], (33, 1, 257)
+    both = lambda *a, **k: (clip_case(system, *a, **k) for system in ('any', 'default'))
+    yield from both('above', ['norm', 'factor'], 'norm^2 and norm are above max_norm', [SEVEN], 1.0)
+    yield from both('below', ['factor'], 'the norm is below max_norm: gradients stay', [SEVEN], 100.0)
+    yield from both('between', ['norm'], 'the norm is below max_norm, its square is not', [SEVEN], 10.0)
+    yield from both('small', ['norm'], 'the norm is above max_norm, its square is not', [[0.3, -0.2, 0.1]], 0.25, (3,))
+    yield from both('fourth', ['norm'], 'norm^2 is below max_norm, norm^4 is not', [[1.5, 0.5]], 4.0, (2,))
+    yield from both('one', ['norm', 'factor'], 'one gradient', [[-3.0]], 0.5, (1,))
+    yield from both('three', ['norm'], 'the norm of three tensors together', three, 1.0, sizes)
+    yield from both('last', ['norm'], 'the last element has most of the norm', [[0.001], [0.001] * 6 + [5.0]], 1.0, (300, 7))
+    yield from both('zero', ['factor', 'zeros'], 'gradients are zeros: a factor of 1, and no 0 / 0', [[0.0, -0.0]], 1.0, (5,))
+    yield from both('zeros-beside', ['zeros', 'norm'], 'a tensor of zeros beside another', [[0.0], SEVEN], 1.0, (40, 5))
+    yield from both('equal', ['denominator'], 'the norm is max_norm: the factor is below 1 all the same', [[3.0, 4.0]], 5.0, (2,))
+    yield from both('just-below', ['denominator'], 'norm < max_norm < norm + 1e-6', [[1.0 - 2.0**-21]], 1.0, (1,))
+    yield from both('tiny-norm', ['denominator'], '1e-6 halves the factor', [[6e-7, -8e-7]], 2e-7, (2,))
+    yield from both('tiny-max', ['denominator'], 'max_norm and norm are below 1e-6', [[1e-7, -3e-7]], 1e-8, (2,))
+    yield from both('scaled', ['clip-unscaled'], 'the scaled norm is above max_norm, the unscaled one is not', [SEVEN], 1.0,
+                    scale=1024.0)
+    yield from both('scaled-above', ['clip-unscaled', 'denominator'], 'unscaled first, then clipped', [[2e3, -3e3, 900.0]], 1.0, (3,),
+                    scale=1024.0)
+    yield from both('scaled-tiny', ['clip-unscaled', 'denominator'], '1e-6 is added to the unscaled norm',
+                    [[2e-3, -3e-3]], 1e-6, (2,), scale=1024.0)
+    yield from both('thousand', ['clip-unscaled', 'reciprocal'], 'the scale is no power of two', [SEVEN], 0.001, scale=1000.0)
+    yield from both('below-one', ['clip-unscaled'], 'a scale below 1', [[0.25, -0.5]], 1.0, (2,), scale=2.0**-4)
+    yield from both('fp16', ['norm', 'clip-unscaled'], 'gradients are fp16, and squares of them are not', [[6e4, -5e4], [300.0]], 8.0,
+                    (7, 33), 'fp16', 2.0**12)
+    yield from both('bf16', ['norm', 'clip-unscaled'], 'gradients are bf16, and squares of them are not', [[1.0, 3.015625], [-0.5]],
+                    0.5, (9, 65), 'bf16', 64.0)
+    for dtype in HALF:
+        for name, x, tag in ('inf', INF, 'inf'), ('minus-inf', -INF, 'inf'), ('nan', NAN, 'norm-nan'):
+            yield from both('%s-%s' % (name, dtype), sorted({tag, 'skip', 'norm-nan'}),
+                            'a gradient is %s: skipped; the next iteration is clipped' % name, three, 1.0, sizes, dtype, 256.0,
+                            ((1, 0, x), None))
+    yield from both('nan-unclipped', ['norm-nan', 'skip'], 'a NaN where the norm is below max_norm else', [SEVEN], 100.0,
+                    bad=((0, 4, NAN), None))
+    yield from both('skips', ['skip', 'position'], 'two in a row, in the last tensor and the first', three, 0.5, sizes, scale=1024.0,
+                    bad=(None, (2, 256, INF), (0, 0, NAN), None))
+    yield from both('subnormal', ['subnormal'], 'what is clipped becomes subnormal', [[1.0, 2.0**-123, -2.0**-120 * 1.25]],
+                    2.0**-10, (3,))
+    yield clip_case('torch', 'overflow', ['norm-overflow', 'as-it-is'], 'norm^2 is inf in fp32: so is the norm, and gradients become 0',
+                    [[1e30, -3e29]], 1.0, (2,))
+    yield clip_case('torch', 'underflow', ['norm-underflow', 'as-it-is'], 'norm^2 is 0 in fp32: so is the norm', [[1e-30, -3e-31]],
+                    1e-25, (2,))
+    yield clip_case('torch', 'all-subnormal', ['subnormal', 'norm-underflow', 'as-it-is'], 'subnormal gradients: a factor of 1',
+                    [[2.0**-149, -2.0**-130]], 1.0, (2,))
+    yield clip_case('torch', 'max-norm-0', ['max-norm-0', 'as-it-is'], 'max_norm is 0: gradients become 0', [SEVEN], 0.0)
+    yield clip_case('default', 'overflow', ['norm-overflow'], 'norm^2 overflows fp32, the norm does not', [[1e30, -3e29]], 1.0, (2,))
+    yield clip_case('default', 'overflow-beside', ['norm-overflow'], 'one of three tensors: norm^2 overflows', [[1.0], [3e38], [2.0]],
+                    0.5, (7, 257, 3))
+    yield clip_case('default', 'overflow-sum', ['norm-overflow'], 'each square is finite, their sum is not', [[1.5e19]], 1.0, (300,))
+    yield clip_case('default', 'overflow-unclipped', ['norm-overflow', 'factor'], 'the norm is large, max_norm larger', [[1e30]], 1e38,
+                    (3,))
+    yield clip_case('default', 'underflow', ['norm-underflow'], 'norm^2 is 0 in fp32, the norm is not', [[1e-30, -3e-31]], 1e-25,
+                    (2,))
+    yield clip_case('default', 'all-subnormal', ['subnormal', 'norm-underflow'], 'subnormal gradients: a factor of 1',
+                    [[2.0**-149, -2.0**-130]], 1.0, (2,))
+    yield clip_case('default', 'max-norm-0', ['max-norm-0'], 'max_norm is 0: no clipping', [SEVEN], 0.0)
+    yield clip_case('default', 'vanishes', ['vanishes', 'skip'], 'the factor is 0 in fp32: skipped', [[3e38]], 1e-30, (2,),
+                    bad=(None, None))
+    yield clip_case('default', 'product', ['product', 'skip'], 'gradients are finite, gradients times 1 / s are not', [[3e38]], 1.0,
+                    (2,), scale=2.0**-8)
+    mixed = [0.1, -0.7, 0.013, 1.9, -3.3, 0.00021, 0.55]
+    for n in (255,), (256,), (257,), (513,), (4000,), (16383,), (16384,), (16385,), (300, 16385, 1), (16385, 16385, 16385):
+        yield clip_case('default', 'order-' + '-'.join(map(str, n)), ['norm-order'], 'chunks of 16384, in them 256 lanes',
+                        [mixed, mixed[2:], mixed[::-1]][:len(n)], 0.5, n)
+    yield clip_case('any', 'many', ['norm'], 'more than one chunk: near, in any order', [mixed, mixed[2:]], 0.5, (16385, 300), ulp=32)
+
 # ------------------------------------------------------------------------ convert
 # x86's instructions are the original of NaNs (VCVTPS2PH, VCVTNEPS2BF16), torch of all else.
 
@@ -1454,8 +1632,8 @@ def state_family():
                      ['file', '8-bit', 'stochastic'], 'bf16', 'sr', '8bit', 2**40 + 9)
 
 
-FAMILIES = {'scale': scale_family, 'order': order_family, 'skip': skip_family, 'convert': convert_family,
-            'store': store_family, 'state': state_family}
+FAMILIES = {'scale': scale_family, 'order': order_family, 'skip': skip_family, 'clip': clip_family,
+            'convert': convert_family, 'store': store_family, 'state': state_family}
 
 
 def check_golden():

@@ -1,4 +1,4 @@
-"""model.py - conversions, an AdamW step and optimizer state, written from README.md alone, in integers."""
+"""model.py - conversions, clipping, an AdamW step and optimizer state, written from README.md alone, in integers."""
 import numpy as np
 
 TYPES = {'fp16': np.uint16, 'bf16': np.uint16, 'fp32': np.uint32}
@@ -37,6 +37,56 @@ def convert(x, of, to):
 
 def as_floats(x, of):
     return x.view(np.float32) if of == 'fp32' else convert(x, of, 'fp32').view(np.float32)
+
+
+# ------------------------------------------------------------------------ clipping
+
+def pairs(x):
+    while len(x) > 1:
+        x = x[:len(x) // 2] + x[len(x) // 2:]
+    return x[0]
+
+
+def in_lanes(x, lanes):
+    """The sum of x in one order: element i to lane i mod 256, then lanes in pairs."""
+    for row in np.append(x, np.zeros(-len(x) % 256, x.dtype)).reshape(-1, 256):
+        lanes = lanes + row
+    return pairs(lanes)
+
+
+def squares(x):
+    """Of a chunk, in fp32; once more with other powers of two where that overflows or is tiny."""
+    total = lambda power: in_lanes((x * np.float32(2.0**power))**2, np.zeros(256, np.float32))
+    plain = total(0)
+    power = -96 if np.isinf(plain) else 96 if plain < 2.0**-100 and x.any() else 0
+    return np.float64(total(power)) * 2.0**(-2 * power)
+
+
+class Clip:
+    """Unscale and clip, between check and step; the scale is halved by an overflow."""
+    systems = 'any', 'torch', 'default'
+
+    def __init__(self, system, c):
+        self.torch, self.c, self.scale, self.max_norm = system == 'torch', c, c['scale'], c['max_norm']
+
+    def norm_of(self, arrays, inv):
+        if self.torch:
+            return np.sqrt(sum(((x * inv)**2).sum() for x in arrays))
+        chunks = np.array([squares(x[i:i + 16384]) for x in arrays for i in range(0, len(x), 16384)])
+        return np.sqrt(in_lanes(chunks, np.zeros(256))) * np.float64(inv)
+
+    def step(self, gradients):
+        arrays = [as_floats(x, self.c['dtype']) for x in gradients]
+        inv = np.float32(1.0 / self.scale)
+        bad = not all(np.isfinite(x if self.torch else x * inv).all() for x in arrays)
+        self.norm = np.float64(0) if bad else np.float64(self.norm_of(arrays, inv))
+        clips = self.torch or self.max_norm > 0
+        self.factor = np.float32(min(self.max_norm / (self.norm + 1e-6), 1.0) if clips else 1.0)
+        combined = inv * self.factor
+        self.after = [x * combined for x in arrays]
+        bad |= combined == 0 and not self.torch
+        self.scale *= 0.5 if bad else 1.0
+        return 'skipped' if bad else 'taken'
 
 
 # --------------------------------------------------------------------------- AdamW

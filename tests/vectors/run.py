@@ -61,6 +61,28 @@ def skip(case, model):
     return True
 
 
+def clip(case, module):
+    c = {k: number(x) if k in ('scale', 'max_norm') else x for k, x in case['config'].items()}
+    if case['system'] not in module.Clip.systems:
+        return None
+    s, kind = module.Clip(case['system'], c), {'fp32': np.uint32}.get(c['dtype'], np.uint16)
+    near = lambda x, bits: (abs(x.view(np.uint32).astype(np.int64) - bits) <= c['ulp']).all()
+    for gradients, bad, answer, norm, factor, after, scale in case['rows']:
+        arrays = [words(g, kind, n) for g, n in zip(gradients, c['n'], strict=True)]
+        if bad:
+            arrays[bad[0]][bad[1]] = int(bad[2], 16)
+        if (s.step(arrays), s.scale) != (answer, number(scale)):
+            return False
+        if answer == 'taken':
+            same = [near(x, words(bits, np.int64, len(x))) for x, bits in zip(s.after, after, strict=True)]
+            same += [near(s.factor, int(factor, 16))] if s.factor is not None else []
+            single = lambda x: np.float32(x).view(np.uint32).astype(np.int64)
+            same += [near(np.float32(s.norm), single(number(norm))) if c['ulp'] else s.norm == number(norm)]
+            if not all(same):
+                return False
+    return True
+
+
 def convert(case, model):
     of, to = case['config']['from'], case['config']['to']
     inf, size, one = NAN[to]
@@ -91,8 +113,9 @@ def state(case, reader):
     return same
 
 
-FAMILIES = dict(scale=rows, order=rows, skip=skip, convert=convert, store=store, state=state)
-MODULES = {rows: ['scaler.Scaler', 'torch_subject.GradScaler'], state: ['state']}
+FAMILIES = dict(scale=rows, order=rows, skip=skip, clip=clip, convert=convert, store=store, state=state)
+MODULES = {rows: ['scaler.Scaler', 'torch_subject.GradScaler'], state: ['state'],
+           clip: ['model', 'torch_subject']}
 
 
 def main(paths):

@@ -1,4 +1,4 @@
-/* run_more.h - runs a case of the families skip, convert, store and state; and a file of any family. */
+/* run_more.h - runs a case of the families skip, clip, convert, store and state; and a file of any family. */
 
 #ifndef VECTORS_RUN_MORE_H
 #define VECTORS_RUN_MORE_H
@@ -81,6 +81,61 @@ static int vec_skip(vectors_subject *s, const json *c, size_t *row) {
     if (!s->begin || s->begin(s, &t) != VECTORS_OK) return VECTORS_ABSENT;
     for (*row = 0; *row < rows->size && result; ++*row)
         result = vec_step(s, &t, json_at(rows, *row), size, (uint32_t)vec_number(j, "ulp"));
+    s->end(s);
+    return result;
+}
+
+/* Are two floats so many units in the last place apart, or fewer? */
+static int vec_close(float x, uint32_t wanted, uint32_t ulp) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits - wanted + ulp <= 2 * ulp;
+}
+
+/* A row: gradients of each tensor; [tensor, index, bits] of the bad one; answer; norm, factor and gradients after it
+   (null where the step is skipped); scale. Without ulp the norm is looked at as a double. */
+static int vec_clip_row(vectors_subject *s, vectors_clip *t, const json *row, size_t size, uint32_t ulp) {
+    const json  *bad  = json_at(row, 1), *after = json_at(row, 5);
+    const int    skip = vec_is(json_at(row, 2), "skipped");
+    const double norm = skip ? 0.0 : json_number(json_at(row, 3));
+    const double scale = json_number(json_at(row, 6));
+    const float  single = (float)norm;
+    uint32_t     wanted;
+    size_t       k;
+    int          same;
+    for (k = 0; k < t->count; k++) vec_fill(t->gradients[k], t->n[k], json_at(json_at(row, 0), k), size);
+    if (bad->size) {
+        k = (size_t)json_number(json_at(bad, 0));
+        vec_put(t->gradients[k], (size_t)json_number(json_at(bad, 1)), vec_bits(json_at(bad, 2)), size);
+    }
+    t->norm   = -1.0;
+    t->factor = -1.0f;
+    same      = s->clip(s, t) == (skip ? VECTORS_SKIPPED : VECTORS_OK);
+    same      = same && !memcmp(&t->scale, &scale, sizeof scale);
+    if (skip || !same) return same;
+    memcpy(&wanted, &single, 4);
+    if (t->norm >= 0.0) same = ulp ? vec_close((float)t->norm, wanted, ulp) : !memcmp(&t->norm, &norm, sizeof norm);
+    if (t->factor >= 0.0f) same = same && vec_close(t->factor, vec_bits(json_at(row, 4)), ulp);
+    for (k = 0; k < t->count; k++)
+        same = same && vec_near(t->after[k], t->n[k], json_at(after, k), 4, ulp);
+    return same;
+}
+
+static int vec_clip(vectors_subject *s, const json *c, size_t *row) {
+    static float gradients[3][VECTORS_MOST], after[3][VECTORS_MOST];
+    const json  *j = json_get(c, "config"), *rows = json_get(c, "rows"), *n = json_get(j, "n");
+    const size_t size = vec_is(json_get(j, "dtype"), "fp32") ? 4 : 2;
+    vectors_clip t;
+    size_t       k;
+    int          result = VECTORS_OK;
+    memset(&t, 0, sizeof t);
+    t.system = json_get(c, "system")->text, t.dtype = json_get(j, "dtype")->text, t.count = n->size;
+    t.max_norm = vec_number(j, "max_norm"), t.scale = vec_number(j, "scale");
+    for (k = 0; k < t.count; k++)
+        t.n[k] = (size_t)json_number(json_at(n, k)), t.gradients[k] = gradients[k], t.after[k] = after[k];
+    if (!s->clip_begin || s->clip_begin(s, &t) != VECTORS_OK) return VECTORS_ABSENT;
+    for (*row = 0; *row < rows->size && result; ++*row)
+        result = vec_clip_row(s, &t, json_at(rows, *row), size, (uint32_t)vec_number(j, "ulp"));
     s->end(s);
     return result;
 }
@@ -187,7 +242,8 @@ static vectors_result vectors_run(const json *file, vectors_subject *s, vectors_
         const int may = vec_is(json_get(c, "demand"), "may");
         int       ok;
         row = 0;
-        ok  = vec_is(family, "skip") ? vec_skip(s, c, &row) : vec_is(family, "convert") ? vec_convert(s, c, &row)
+        ok  = vec_is(family, "skip") ? vec_skip(s, c, &row) : vec_is(family, "clip") ? vec_clip(s, c, &row)
+            : vec_is(family, "convert") ? vec_convert(s, c, &row)
             : vec_is(family, "store") ? vec_store(s, c, &row) : vec_is(family, "state") ? vec_state(s, c, &row)
             : vec_rows(s, c, &row);
         r.passed += ok == 1;

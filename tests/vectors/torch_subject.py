@@ -1,4 +1,4 @@
-"""torch_subject.py - PyTorch's GradScaler as a subject of the vectors."""
+"""torch_subject.py - PyTorch's GradScaler and clip_grad_norm_ as subjects of the vectors."""
 import torch
 
 
@@ -57,3 +57,25 @@ class GradScaler:
             self.start('torch', self.c)
             self.s.load_state_dict(state)
         return 'ok'
+
+
+class Clip:
+    systems, factor = ('any', 'torch'), None  # the factor is not shown
+
+    def __init__(self, system, c):
+        self.p, self.c = [torch.zeros(n, requires_grad=True) for n in c['n']], c
+        self.o = torch.optim.SGD(self.p, lr=0.0)
+        self.s = torch.amp.GradScaler('cpu', c['scale'])
+        self.s.scale(self.p[0].sum())
+
+    def step(self, gradients):
+        taken, kind = [], dict(fp16=torch.float16, bf16=torch.bfloat16, fp32=torch.float32)[self.c['dtype']]
+        for p, g in zip(self.p, gradients):
+            p.grad = torch.from_numpy(g.copy()).view(kind).float()
+        self.o.step = lambda: taken.append(1)
+        self.s.unscale_(self.o)
+        self.norm = float(torch.nn.utils.clip_grad_norm_(self.p, self.c['max_norm']))
+        self.s.step(self.o)
+        self.s.update()
+        self.scale, self.after = self.s.get_scale(), [p.grad.numpy() for p in self.p]
+        return 'taken' if taken else 'skipped'

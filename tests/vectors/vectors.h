@@ -30,6 +30,17 @@ typedef struct vectors_state {
     void       *copies; /* of dtype */
 } vectors_state;
 
+/* Clipping by the norm of several tensors together: what a step is given, and what it shows. */
+typedef struct vectors_clip {
+    const char *system, *dtype; /* of gradients */
+    size_t      count, n[3];
+    double      max_norm, scale; /* scale: the next iteration's, after a step */
+    void       *gradients[3];
+    float      *after[3]; /* unscaled and clipped, n of each; where the step is taken, as norm and factor */
+    double      norm; /* it and factor negative: not shown */
+    float       factor;
+} vectors_clip;
+
 typedef struct vectors_subject vectors_subject;
 struct vectors_subject {
     const char *name;
@@ -55,6 +66,11 @@ struct vectors_subject {
     int (*begin)(vectors_subject *s, vectors_state *state);
     int (*adamw)(vectors_subject *s, vectors_state *state, void *gradients);
     void (*end)(vectors_subject *s);
+
+    /* Steps that clip, with dynamic scale: VECTORS_OK if taken, VECTORS_SKIPPED; then end. clip_begin:
+       VECTORS_SKIPPED if there is none of this system. */
+    int (*clip_begin)(vectors_subject *s, vectors_clip *clip);
+    int (*clip)(vectors_subject *s, vectors_clip *clip);
 
     /* n numbers of type `from` to type `to`. */
     void (*convert)(void *dst, const char *to, const void *src, const char *from, size_t n);
