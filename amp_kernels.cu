@@ -1491,46 +1491,20 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
 }
 
 /* What a block takes k-th: of B backwards, since A has left the last gradients in the cache; behind
-   B a row. OWN, here and below: some slots are own, which B does not update. */
-template <bool OWN>
+   B a row. */
 AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
     const uint64_t all = plan.num_chunks << plan.split;
     if (rows) return ampi_touched_row(plan, k, s);
     if (k < all) *s = ampi_share_of(plan, all - 1 - k);
-    if (k < all && (s->slot->sparse || (OWN && s->slot->own))) s->count = 0;
+    if (k < all && s->slot->sparse) s->count = 0;
     return k < all;
 }
 
-/* Model copies of what an optimizer of the user's own has changed; zero_grad. */
-AMPI_DEVICE void ampi_publish_share(const amp_plan &plan, const ampi_share &s, bool skip,
-                                    bool sampled) {
-    const ampi_slot *slot   = s.slot;
-    const ampi_any   grad   = s.grad;
-    const ampi_any   master = ampi_array_at(slot->master.data, AMP_F32, s.begin);
-    const ampi_any   model  = ampi_array_at(slot->model, slot->model_type, s.begin);
-    if (sampled && !skip && ampi_counts_updates(slot))
-        ampi_watch(plan, s, [&](unsigned i) { model.put_one(i, master.get(i)); });
-    else if (!skip && slot->model && !ampi_is_coded(&slot->master))
-        ampi_map(model, master, s.count, ampi_copy_op(),
-                 ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
-    if (plan.zero_grad && grad.base) ampi_clear(grad, s.count);
-}
-
-AMPI_DEVICE void ampi_publish_own(const amp_plan &plan) {
-    const uint64_t all     = plan.num_chunks << plan.split;
-    const bool     skip    = plan.control->gate.skip != 0;
-    const bool     sampled = ampi_sampled(&plan);
-    for (uint64_t k = blockIdx.x; k < all; k += gridDim.x) {
-        const ampi_share s = ampi_share_of(plan, all - 1 - k);
-        if (s.count && s.slot->own) ampi_publish_share(plan, s, skip, sampled);
-    }
-}
-
 /* B in a step that is sampled, where masters and moments are of fp32. */
-template <int KIND, bool OWN> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
+template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
     ampi_share s;
     ampi_clear_histograms(&plan);
-    for (uint64_t k = blockIdx.x; ampi_next_share<OWN>(plan, false, k, &s); k += gridDim.x) {
+    for (uint64_t k = blockIdx.x; ampi_next_share(plan, false, k, &s); k += gridDim.x) {
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         if (plan.control->gate.skip && plan.zero_grad) ampi_clear(s.grad, s.count);
         if (plan.control->gate.skip) continue;
@@ -1550,15 +1524,13 @@ AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
 }
 
 /* The compiler knows whether it is behind B, or it would spill registers. */
-template <int KIND, bool ROWS = false, bool OWN = false>
+template <int KIND, bool ROWS = false>
 AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, bool) {
     ampi_share s;
     if (!ROWS) ampi_wait_for_previous();
-    if (OWN) ampi_publish_own(plan);
     const bool sampled = !ROWS && ampi_sampled(&plan), skip = plan.control->gate.skip != 0;
-    if (sampled) ampi_update_sampled<KIND, OWN>(plan);
-    for (uint64_t k = blockIdx.x; !sampled && ampi_next_share<OWN>(plan, ROWS, k, &s);
-         k += gridDim.x) {
+    if (sampled) ampi_update_sampled<KIND>(plan);
+    for (uint64_t k = blockIdx.x; !sampled && ampi_next_share(plan, ROWS, k, &s); k += gridDim.x) {
         if (s.count == 0 || !s.grad.base) continue;
         if (!skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
         else if (plan.zero_grad) ampi_clear(s.grad, s.count);
@@ -1981,20 +1953,19 @@ template <int KIND> AMPI_DEVICE void ampi_step_coded(const amp_plan &plan, ampi_
     } while (t->behind < t->share.count);
 }
 
-template <int KIND, bool OWN = false> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
+template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     ampi_coded *t = ampi_coded_of_block();
     ampi_wait_for_previous();
-    if (OWN) ampi_publish_own(plan);
     if (threadIdx.x == 0) {
         t->next    = blockIdx.x;
         t->sampled = !rows && ampi_sampled(&plan); /* for all: a pointer less in registers */
     }
     __syncthreads();
-    if (t->sampled) ampi_update_sampled<KIND, OWN>(plan);
+    if (t->sampled) ampi_update_sampled<KIND>(plan);
     for (;;) {
         __syncthreads();
         if (threadIdx.x == 0) {
-            t->there  = ampi_next_share<OWN>(plan, rows, t->next, &t->share);
+            t->there  = ampi_next_share(plan, rows, t->next, &t->share);
             t->behind = 0;
             t->next += gridDim.x;
         }
@@ -2031,9 +2002,11 @@ static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtyp
 #define ampi_cuda_split   NULL
 #endif /* AMP_NO_STORAGE */
 
-/* What stands around an optimizer of the user's own. */
+/* What stands around an optimizer of the user's own. OWN: of slots that are own alone, which have
+   the last chunks. */
 template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const uint64_t all     = plan.num_chunks << plan.split;
+    const uint64_t others  = OWN ? plan.slots[plan.owns - 1].first_chunk << plan.split : 0;
     const float    factor  = JOB == AMPI_JOB_CARRY ? ampi_carry_factor(&plan)
                                                    : plan.control->gate.inv_scale;
     const auto     unscale = [=](uint32_t u, uint32_t, uint32_t) {
@@ -2041,22 +2014,30 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
     };
     const bool     skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
     const bool     sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
-    if (sampled) ampi_clear_histograms(&plan);
-    for (uint64_t k = blockIdx.x; k < all; k += gridDim.x) {
+    if (sampled && !OWN) ampi_clear_histograms(&plan);
+    for (uint64_t k = blockIdx.x; k < all - others; k += gridDim.x) {
         const ampi_share s        = ampi_share_of(plan, all - 1 - k);
         const ampi_slot *slot     = s.slot;
         const ampi_any   grad     = s.grad;
         const ampi_any   unscaled = ampi_array_at(slot->unscaled, AMP_F32, s.begin);
-        if (s.count == 0 || (OWN && !slot->own)) continue;
+        const ampi_any   master   = ampi_array_at(slot->master.data, AMP_F32, s.begin);
+        const ampi_any   model    = ampi_array_at(slot->model, slot->model_type, s.begin);
+        if (s.count == 0) continue;
         if (JOB == AMPI_JOB_UNSCALE && !skip && grad.base)
             ampi_map(unscaled, grad, s.count, unscale, ampi_to_fp32());
         if (JOB == AMPI_JOB_CARRY && grad.base)
             ampi_map(grad, unscaled, s.count, unscale,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                                 ampi_pair<AMP_F32, AMP_F32>>());
-        if (JOB == AMPI_JOB_PUBLISH) ampi_publish_share(plan, s, skip, sampled);
+        if (sampled && !skip && ampi_counts_updates(slot))
+            ampi_watch(plan, s, [&](unsigned i) { model.put_one(i, master.get(i)); });
+        else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model &&
+                 !ampi_is_coded(&slot->master))
+            ampi_map(model, master, s.count, ampi_copy_op(),
+                     ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
+        if (JOB == AMPI_JOB_PUBLISH && plan.zero_grad && grad.base) ampi_clear(grad, s.count);
     }
-    if (JOB == AMPI_JOB_PUBLISH && ampi_first_thread()) ampi_publish(&plan);
+    if (JOB == AMPI_JOB_PUBLISH && !OWN && ampi_first_thread()) ampi_publish(&plan);
 }
 
 /* ------------------------------------------------------------------- single rooms */
@@ -2345,32 +2326,32 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
                        (uint32_t)run, type, n);
 }
 
-/* B of each kind, what comes behind it for rows, and B where slots are own: in fp32, and in any
-   storage. */
+/* B of each kind, and what comes behind it for rows: in fp32, and in any storage. */
 typedef void (*ampi_step_kernel)(amp_plan plan, bool rows);
 #define AMPI_STEP_KERNELS(kind, step, moments, always, beta2)                                \
-    {{ampi_update_kernel<AMP_KIND_##kind>, ampi_update_kernel<AMP_KIND_##kind, true>,        \
-      ampi_update_kernel<AMP_KIND_##kind, false, true>},                                     \
-     {ampi_coded_kernel<AMP_KIND_##kind>, ampi_coded_kernel<AMP_KIND_##kind>,                \
-      ampi_coded_kernel<AMP_KIND_##kind, true>}},
-static const ampi_step_kernel ampi_step_kernels[][2][3] = {{{NULL}},
+    {{ampi_update_kernel<AMP_KIND_##kind>, ampi_update_kernel<AMP_KIND_##kind, true>},       \
+     {ampi_coded_kernel<AMP_KIND_##kind>, ampi_coded_kernel<AMP_KIND_##kind>}},
+static const ampi_step_kernel ampi_step_kernels[][2][2] = {{{NULL}},
                                                            AMPI_OPTIMIZERS(AMPI_STEP_KERNELS)};
 
 /* EARLY: B may be launched before A has ended. */
 template <bool EARLY>
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
-    static void (*const of_jobs[])(amp_plan) = {
-        ampi_decide_kernel, NULL, ampi_around_kernel<AMPI_JOB_UNSCALE>,
-        ampi_around_kernel<AMPI_JOB_PUBLISH>, ampi_around_kernel<AMPI_JOB_CARRY>};
+    static void (*const of_jobs[][2])(amp_plan) = {
+        {ampi_decide_kernel, ampi_decide_kernel},
+        {NULL, ampi_around_kernel<AMPI_JOB_PUBLISH, true>},
+        {ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_UNSCALE, true>},
+        {ampi_around_kernel<AMPI_JOB_PUBLISH>, NULL}, {ampi_around_kernel<AMPI_JOB_CARRY>, NULL}};
     const ampi_step_kernel *steps  = ampi_step_kernels[plan->kind][plan->coded];
     const uint64_t          blocks = job == AMPI_JOB_DECIDE ? 1 : plan->num_chunks << plan->split;
+    const auto              kernel = of_jobs[job][plan->owns != 0];
     ampi_grid               grid   = ampi_grid_of(self, blocks, 256);
     amp_plan                behind = *plan;
-    if (plan->owns && job == AMPI_JOB_UNSCALE)
-        return ampi_launch(grid, ampi_around_kernel<AMPI_JOB_UNSCALE, true>, *plan);
-    if (of_jobs[job]) return ampi_launch(grid, of_jobs[job], *plan);
-    grid.early = EARLY && !plan->owns; /* behind A; else behind yours */
-    AMPI_TRY(ampi_launch(grid, steps[plan->owns ? 2 : 0], *plan, false));
+    if (kernel) AMPI_TRY(ampi_launch(grid, kernel, *plan));
+    if (job != AMPI_JOB_FUSED) return AMP_OK;
+    grid.early = EARLY;
+    if (plan->owns) behind.num_chunks = plan->host_slots[plan->owns - 1].first_chunk;
+    AMPI_TRY(ampi_launch(grid, steps[0], behind, false));
     if (!plan->num_sparse) return AMP_OK;
     behind.zero_grad = 0; /* sums of rows stay */
     return ampi_launch(ampi_grid_of_rows(self, plan), steps[1], behind, true);
@@ -2558,12 +2539,13 @@ static amp_result ampi_load_kernels(bool *early) {
     AMPI_TRY(ampi_loads(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
                         ampi_around_kernel<AMPI_JOB_UNSCALE, true>,
+                        ampi_around_kernel<AMPI_JOB_PUBLISH, true>,
                         ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
                         ampi_cast_kernel, ampi_add_kernel, ampi_add_tree_kernel,
                         ampi_count_kernel, ampi_scatter_kernel, ampi_sum_rows_kernel,
                         ampi_split_kernel, ampi_epilogue_kernel));
-    for (size_t i = 6; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
-        AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 6][i / 3 % 2][i % 3],
+    for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
+        AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2],
                                   &ptx_version));
     *early = CUDART_VERSION >= 12030 && driver >= 12030 && ptx_version >= 90;
 #ifdef AMP_NO_EARLY_LAUNCH
