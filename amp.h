@@ -6578,6 +6578,8 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     a->walk = AMPI_VERIFY;
     fp      = ampi_fp_begin();
     ampi_walk_state(a, opt, &l->state);
+    if (!(a->flags & AMPI_FILE_OWN) != !opt->plan->owns)
+        ampi_corrupt(a, "flags", a->flags, "16 more if a tensor is own, and only then");
     if (!fits && a->result != AMP_ERROR_UNSUPPORTED) a->result = AMP_ERROR_MISMATCH;
     if (a->result == AMP_OK && !ampi_state_sane(opt, &l->state)) a->result = AMP_ERROR_CORRUPT;
     ampi_fp_end(fp);
