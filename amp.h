@@ -87,10 +87,10 @@
            muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); this one is own
        amp_optimizer_end_step(&opt);                   steps the others; new scale, new copies
    end_step reads gradients of the others again: until then leave them as they are, or they step
-   by what you wrote there. desc.zero_grad clears all at the right time. Tensors with own are
-   stored in fp32, whatever desc.storage is, and have no moments in amp.h. Without a learning rate
-   begin_step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in
-   shards, or with rows.
+   by what you wrote there (examples/pitfalls.c). desc.zero_grad clears all at the right time.
+   Tensors with own are stored in fp32, whatever desc.storage is, and have no moments in amp.h.
+   Without a learning rate begin_step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED:
+   amp_optimizer_step and _carry; own in shards, or with rows.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the
    global one of all unscaled gradients (torch's formula). Bias correction counts status.steps,
