@@ -2003,7 +2003,7 @@ static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtyp
 #endif /* AMP_NO_STORAGE */
 
 /* What stands around an optimizer of the user's own. OWN: of slots that are own alone, which have
-   the last chunks. */
+   the last chunks. (Once the scale is published, B does not do so again.) */
 template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const uint64_t all     = plan.num_chunks << plan.split;
     const uint64_t others  = OWN ? plan.slots[plan.owns - 1].first_chunk << plan.split : 0;
@@ -2014,7 +2014,7 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
     };
     const bool     skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
     const bool     sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
-    if (sampled && !OWN) ampi_clear_histograms(&plan);
+    if (sampled) ampi_clear_histograms(&plan);
     for (uint64_t k = blockIdx.x; k < all - others; k += gridDim.x) {
         const ampi_share s        = ampi_share_of(plan, all - 1 - k);
         const ampi_slot *slot     = s.slot;
@@ -2037,7 +2037,7 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
         if (JOB == AMPI_JOB_PUBLISH && plan.zero_grad && grad.base) ampi_clear(grad, s.count);
     }
-    if (JOB == AMPI_JOB_PUBLISH && !OWN && ampi_first_thread()) ampi_publish(&plan);
+    if (JOB == AMPI_JOB_PUBLISH && ampi_first_thread()) ampi_publish(&plan);
 }
 
 /* ------------------------------------------------------------------- single rooms */
