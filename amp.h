@@ -87,10 +87,10 @@
            muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); this one is own
        amp_optimizer_end_step(&opt);                   steps the others; new scale, new copies
    end_step reads gradients of the others again: until then leave them as they are, or they step
-   by what you wrote there. desc.zero_grad clears all at the right time. Tensors with own are
-   stored in fp32, whatever desc.storage is, and have no moments in amp.h. Without a learning rate
-   begin_step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in
-   shards, or with rows.
+   by what you wrote there (examples/pitfalls.c). desc.zero_grad clears all at the right time.
+   Tensors with own are stored in fp32, whatever desc.storage is, and have no moments in amp.h.
+   Without a learning rate begin_step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED:
+   amp_optimizer_step and _carry; own in shards, or with rows.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the
    global one of all unscaled gradients (torch's formula). Bias correction counts status.steps,
@@ -2074,7 +2074,7 @@ AMPI_FN int ampi_is_coded(const ampi_stored *s) {
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
     uint64_t  n;           /* elements; in the backend's table: of few rows, those there are     */
-    uint64_t  first_chunk; /* its chunks are numbered from here         */
+    uint64_t  first_chunk; /* its chunks are numbered from here, own slots' behind all others */
     uint64_t  first_sum;   /* and here where those of all ranks are     */
     uint64_t  first;       /* of a tensor in shards: where these n begin */
     ampi_stored master;    /* or what model is without of it            */
@@ -2166,7 +2166,7 @@ struct amp_plan {
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
     int           coded, stochastic; /* is an array of another format than fp32; by random bits */
-    int           owns;              /* is a slot own                                           */
+    int           owns;              /* 0; or 1 + the first slot that is own                    */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks, num_sums;
@@ -4705,28 +4705,44 @@ static void *ampi_whole_model(const ampi_slot *s) {
     return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
 }
 
+/* How many chunks slot i has; of few rows, how many its sums may have. */
+static uint64_t ampi_slot_chunks(const amp_optimizer *opt, size_t i) {
+    const ampi_entry *e = ampi_entry_of(opt, i);
+    return ampi_chunks(ampi_has_rows(e) ? ampi_most_sums(e) : opt->plan->host_slots[i].n);
+}
+
+/* Is i the k-th slot in the order of chunks? k goes through all slots twice: own ones are the last,
+   so that what is done to these, and to all others, is done to chunks in a row. */
+static int ampi_is_kth(const amp_plan *plan, size_t k, size_t *i) {
+    *i = k % plan->num_slots;
+    return plan->host_slots[*i].own == (k >= plan->num_slots);
+}
+
 /* Fill in the slots, but for what has its place in the arena, and count. */
 static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     const int moments  = ampi_num_moments(&opt->desc);
     uint64_t  elements = 0, before = 0;
-    size_t    i;
+    size_t    i, k;
     plan->num_chunks = plan->num_sums = 0;
     for (i = 0; i < plan->num_slots; i++) {
         const ampi_entry *e    = ampi_entry_of(opt, i);
         ampi_slot        *s    = &plan->host_slots[i];
         const int         rows = ampi_has_rows(e);
         ampi_fill_slot(opt, e, before, s);
-        s->first_chunk = plan->num_chunks;
-        s->first_sum   = plan->num_sums + ampi_chunks(s->first);
-        plan->owns |= s->own != 0;
+        s->first_sum = plan->num_sums + ampi_chunks(s->first);
+        if (s->own && !plan->owns) plan->owns = (int)i + 1;
         plan->coded |= ampi_is_coded(&s->master) || ampi_is_coded(&s->moment[0]);
         plan->stochastic |= ampi_learns(&e->tensor) &&
                             (ampi_formats[s->master.format].random ||
                              (moments && ampi_formats[s->moment[0].format].random));
-        plan->num_chunks += ampi_chunks(rows ? ampi_most_sums(e) : s->n);
         plan->num_sums += ampi_chunks(rows ? ampi_most_sums(e) : e->tensor.n);
         elements += s->n;
         before += e->tensor.n;
+    }
+    for (k = 0; k < 2 * plan->num_slots; k++) {
+        if (!ampi_is_kth(plan, k, &i)) continue;
+        plan->host_slots[i].first_chunk = plan->num_chunks;
+        plan->num_chunks += ampi_slot_chunks(opt, i);
     }
     plan->split = plan->num_chunks < 264 ? 4 : 2;
     if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->split = 0;
@@ -4829,16 +4845,21 @@ static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void
 }
 
 /* The slot of every chunk. */
-static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
-    uint32_t piece[AMPI_PIECE];
-    uint64_t c;
-    size_t   i = 0, used = 0;
-    for (c = 0; c < plan->num_chunks; c++) {
-        while (i + 1 < plan->num_slots && plan->host_slots[i + 1].first_chunk <= c) i++;
-        piece[used++] = (uint32_t)i;
-        if (used < AMPI_PIECE && c + 1 < plan->num_chunks) continue;
-        AMPI_TRY(ampi_send(b, plan->chunk_slots + c + 1 - used, piece, used * sizeof *piece));
-        used = 0;
+static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
+    const amp_plan *plan = opt->plan;
+    uint32_t        piece[AMPI_PIECE];
+    uint64_t        c = 0, left;
+    size_t          i, k, used = 0;
+    for (k = 0; k < 2 * plan->num_slots; k++) {
+        left = ampi_is_kth(plan, k, &i) ? ampi_slot_chunks(opt, i) : 0;
+        for (; left; left--) {
+            piece[used++] = (uint32_t)i;
+            c++;
+            if (used < AMPI_PIECE && c < plan->num_chunks) continue;
+            AMPI_TRY(ampi_send(&opt->backend, plan->chunk_slots + c - used, piece,
+                               used * sizeof *piece));
+            used = 0;
+        }
     }
     return AMP_OK;
 }
@@ -4904,7 +4925,7 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
     AMPI_TRY(ampi_send(b, plan->slots, plan->host_slots, plan->num_slots * sizeof *plan->slots));
     AMPI_TRY(ampi_send(b, plan->sparse, plan->host_sparse,
                        plan->num_sparse * sizeof *plan->sparse));
-    AMPI_TRY(ampi_fill_chunks(b, plan));
+    AMPI_TRY(ampi_fill_chunks(opt));
     return ampi_send(b, plan->control, &control, sizeof control);
 }
 
@@ -6557,6 +6578,8 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     a->walk = AMPI_VERIFY;
     fp      = ampi_fp_begin();
     ampi_walk_state(a, opt, &l->state);
+    if (!(a->flags & AMPI_FILE_OWN) != !opt->plan->owns)
+        ampi_corrupt(a, "flags", a->flags, "16 more if a tensor is own, and only then");
     if (!fits && a->result != AMP_ERROR_UNSUPPORTED) a->result = AMP_ERROR_MISMATCH;
     if (a->result == AMP_OK && !ampi_state_sane(opt, &l->state)) a->result = AMP_ERROR_CORRUPT;
     ampi_fp_end(fp);

@@ -2002,9 +2002,11 @@ static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtyp
 #define ampi_cuda_split   NULL
 #endif /* AMP_NO_STORAGE */
 
-/* What stands around an optimizer of the user's own. */
-template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
+/* What stands around an optimizer of the user's own. OWN: of slots that are own alone, which have
+   the last chunks. (Once the scale is published, B does not do so again.) */
+template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const uint64_t all     = plan.num_chunks << plan.split;
+    const uint64_t others  = OWN ? plan.slots[plan.owns - 1].first_chunk << plan.split : 0;
     const float    factor  = JOB == AMPI_JOB_CARRY ? ampi_carry_factor(&plan)
                                                    : plan.control->gate.inv_scale;
     const auto     unscale = [=](uint32_t u, uint32_t, uint32_t) {
@@ -2013,7 +2015,7 @@ template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const bool     skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
     const bool     sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
     if (sampled) ampi_clear_histograms(&plan);
-    for (uint64_t k = blockIdx.x; k < all; k += gridDim.x) {
+    for (uint64_t k = blockIdx.x; k < all - others; k += gridDim.x) {
         const ampi_share s        = ampi_share_of(plan, all - 1 - k);
         const ampi_slot *slot     = s.slot;
         const ampi_any   grad     = s.grad;
@@ -2335,16 +2337,21 @@ static const ampi_step_kernel ampi_step_kernels[][2][2] = {{{NULL}},
 /* EARLY: B may be launched before A has ended. */
 template <bool EARLY>
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
-    static void (*const of_jobs[])(amp_plan) = {
-        ampi_decide_kernel, NULL, ampi_around_kernel<AMPI_JOB_UNSCALE>,
-        ampi_around_kernel<AMPI_JOB_PUBLISH>, ampi_around_kernel<AMPI_JOB_CARRY>};
+    static void (*const of_jobs[][2])(amp_plan) = {
+        {ampi_decide_kernel, ampi_decide_kernel},
+        {NULL, ampi_around_kernel<AMPI_JOB_PUBLISH, true>},
+        {ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_UNSCALE, true>},
+        {ampi_around_kernel<AMPI_JOB_PUBLISH>, NULL}, {ampi_around_kernel<AMPI_JOB_CARRY>, NULL}};
     const ampi_step_kernel *steps  = ampi_step_kernels[plan->kind][plan->coded];
     const uint64_t          blocks = job == AMPI_JOB_DECIDE ? 1 : plan->num_chunks << plan->split;
+    const auto              kernel = of_jobs[job][plan->owns != 0];
     ampi_grid               grid   = ampi_grid_of(self, blocks, 256);
     amp_plan                behind = *plan;
-    if (of_jobs[job]) return ampi_launch(grid, of_jobs[job], *plan);
+    if (kernel) AMPI_TRY(ampi_launch(grid, kernel, *plan));
+    if (job != AMPI_JOB_FUSED) return AMP_OK;
     grid.early = EARLY;
-    AMPI_TRY(ampi_launch(grid, steps[0], *plan, false));
+    if (plan->owns) behind.num_chunks = plan->host_slots[plan->owns - 1].first_chunk;
+    AMPI_TRY(ampi_launch(grid, steps[0], behind, false));
     if (!plan->num_sparse) return AMP_OK;
     behind.zero_grad = 0; /* sums of rows stay */
     return ampi_launch(ampi_grid_of_rows(self, plan), steps[1], behind, true);
@@ -2531,6 +2538,8 @@ static amp_result ampi_load_kernels(bool *early) {
     AMPI_TRY(ampi_cuda(cudaDriverGetVersion(&driver)));
     AMPI_TRY(ampi_loads(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
+                        ampi_around_kernel<AMPI_JOB_UNSCALE, true>,
+                        ampi_around_kernel<AMPI_JOB_PUBLISH, true>,
                         ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
                         ampi_cast_kernel, ampi_add_kernel, ampi_add_tree_kernel,
                         ampi_count_kernel, ampi_scatter_kernel, ampi_sum_rows_kernel,

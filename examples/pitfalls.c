@@ -1,12 +1,13 @@
 /* pitfalls.c - why mixed precision needs more than replacing float by half
 
-   Six short sections, each with numbers computed here:
+   Seven short sections, each with numbers computed here:
      a  a small update to a weight of 1 is rounded away in fp16 and bf16
      b  a small gradient becomes zero in fp16, unless the loss is scaled
      c  without an fp32 master, 1000 updates of 0.0001 do not move a weight; with one they do
      d  a network that fp16 cannot train without a loss scale; with one it equals fp32
      e  after -Ofast, the usual test for inf finds none; amp_all_finite does
      f  in bf16 one inf in a gradient ends a run that only clips, or only looks at its loss
+     g  where two optimizers share a step, gradients that are zeroed before it ends do not count
 
    Build and run:
        cc -O2 -I. examples/pitfalls.c -o pitfalls -lm && ./pitfalls
@@ -454,6 +455,52 @@ static int section_f(void) {
                    memcmp(w[BY_AMP], w[WITHOUT_IT], sizeof w[0]) == 0);
 }
 
+/* ------------------------------------------------------------------ g: two optimizers
+
+   amp_optimizer_step reads every gradient twice: to check it, and to step by it. With a tensor of
+   your own (amp_tensor.own) your optimizer runs between the two, and a loop that zeroes all
+   gradients there, as one that is used to do so behind its optimizer, zeroes those of the others
+   before they were used. No error tells: a step by zeros is a step. */
+enum { TOO_EARLY, BEHIND, ZERO_GRAD, TIMES };
+
+/* 100 steps towards 1 of two weights: w[0] is own. */
+static void two_optimizers(int when, float *w) {
+    float              grad[2];
+    amp_optimizer      opt;
+    amp_optimizer_desc desc = {.kind = AMP_KIND_SGD, .zero_grad = when == ZERO_GRAD,
+                               .scaler = {.preset = AMP_PRESET_NONE}};
+    must(amp_optimizer_init(&opt, &desc));
+    for (int i = 0; i < 2; i++) {
+        amp_tensor tensor = {.n = 1, .weight = &w[i], .grad = &grad[i], .own = i == 0};
+        must(amp_optimizer_add(&opt, &tensor));
+    }
+    must(amp_optimizer_prepare(&opt));
+    must(amp_optimizer_set_lr(&opt, 0.1f));
+    memset(grad, 0, sizeof grad);
+    for (int step = 0; step < 100; step++) {
+        for (int i = 0; i < 2; i++) grad[i] += w[i] - 1.0f;
+        if (amp_optimizer_begin_step(&opt)) w[0] -= 0.1f * *amp_optimizer_grad(&opt, 0);
+        if (when == TOO_EARLY) memset(grad, 0, sizeof grad);
+        must(amp_optimizer_end_step(&opt));
+        if (when == BEHIND) memset(grad, 0, sizeof grad);
+    }
+    amp_optimizer_free(&opt);
+}
+
+static int section_g(void) {
+    static const char *const name[TIMES] = {"before end_step", "behind end_step", "by zero_grad"};
+    float w[TIMES][2] = {{0.0f}};
+    printf("g. Two weights go to 1 in 100 steps, one by an optimizer of the program's own\n"
+           "   gradients are zeroed    own       the other\n");
+    for (int when = 0; when < TIMES; when++) {
+        two_optimizers(when, w[when]);
+        printf("   %-20s %8.4f %12.4f\n", name[when], (double)w[when][0], (double)w[when][1]);
+    }
+    return verdict(w[TOO_EARLY][1] == 0.0f && w[BEHIND][1] > 0.9999f &&
+                   w[TOO_EARLY][0] == w[BEHIND][0] &&
+                   memcmp(w[ZERO_GRAD], w[BEHIND], sizeof w[0]) == 0);
+}
+
 int main(int argc, char **argv) {
     int ok;
     no_options(argc, argv,
@@ -465,5 +512,6 @@ int main(int argc, char **argv) {
     ok &= section_d();
     ok &= section_e();
     ok &= section_f();
+    ok &= section_g();
     return finish(ok ? 0 : 1);
 }

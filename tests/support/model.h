@@ -360,6 +360,7 @@ typedef struct m_tensor {
     int         values, first; /* of its gradient as it comes, and where these begin          */
     int         own_weight;    /* brought in add                                              */
     int         learns, has_grad, grad_type;
+    int         own;           /* the user's optimizer changes it, beside a fused kind        */
     int         has_model, model_type;
     int         length, most;  /* of rows; 0: a gradient of all elements                      */
     int         touched, reach; /* rows in the last check; chunks that its numbers may have   */
@@ -467,11 +468,24 @@ static void m_write_model(m_optimizer *m, const m_tensor *t, int i) {
     m->model[t->at + i] = split ? (w + 0x8000) & 0xffff0000 : rounded(t->model_type, w);
 }
 
+/* Are some tensors own? Does the user's optimizer change this one? How many moments has it? */
+static int m_owns(const m_optimizer *m) {
+    int i, owns = 0;
+    for (i = 0; i < m->num; i++) owns |= m->t[i].own;
+    return owns;
+}
+static int m_yours(const m_optimizer *m, const m_tensor *t) {
+    return m->kind == (int)AMP_KIND_OWN || t->own;
+}
+static int m_has(const m_optimizer *m, const m_tensor *t) {
+    return t->own ? 0 : t->learns * m->moments;
+}
+
 /* A tensor, but for its numbers. */
 static m_tensor *m_add(m_optimizer *m, const amp_tensor *a) {
     static const amp_storage fp32 = {AMP_FORMAT_F32, AMP_FORMAT_F32};
     m_tensor  *t    = &m->t[m->num++];
-    const int  own  = a->storage && a->storage->master == AMP_FORMAT_F32;
+    const int  kept = a->storage && a->storage->master == AMP_FORMAT_F32;
     const int  same = a->model && a->model == (void *)a->weight;
     long       most;
     memset(t, 0, sizeof *t);
@@ -485,7 +499,9 @@ static m_tensor *m_add(m_optimizer *m, const amp_tensor *a) {
     t->grad_type  = m->ranks ? (int)AMP_F32 : (int)a->grad_type;
     t->has_model  = a->model ? !same : m->ranks || (m->dtype != (int)AMP_F32 && !a->keep_fp32);
     t->model_type = a->model ? (int)a->model_type : a->keep_fp32 ? (int)AMP_F32 : m->dtype;
-    t->storage    = a->keep_fp32 && !own ? fp32 : a->storage ? *a->storage : m->storage;
+    t->own        = a->own && m->kind != (int)AMP_KIND_OWN;
+    t->storage    = a->storage ? *a->storage : m->storage;
+    if (a->own || (a->keep_fp32 && !kept)) t->storage = fp32;
     t->lr_scale   = bits32(a->lr_scale);
     if (!t->lr_scale) t->lr_scale = ONE;
     t->decay = bits32(a->weight_decay);
@@ -519,7 +535,7 @@ static amp_result m_can_step(const m_optimizer *m, int fused) {
     amp_result ready = m_ready(m, BETWEEN);
     int        i, weights = 0, grads = 0;
     if (ready != AMP_OK) return ready;
-    if (fused != (m->kind != (int)AMP_KIND_OWN)) return AMP_ERROR_UNSUPPORTED;
+    if (fused == (m->kind == (int)AMP_KIND_OWN || m_owns(m))) return AMP_ERROR_UNSUPPORTED;
     for (i = 0; i < m->num; i++) {
         weights += m->t[i].n != 0;
         grads += m->t[i].n && m->t[i].has_grad;
@@ -531,7 +547,7 @@ static amp_result m_can_step(const m_optimizer *m, int fused) {
 static int m_without_moments(const m_optimizer *m) {
     int i;
     for (i = 0; i < m->num && !m->loaded && m->first_step && m->moments == 2; i++)
-        if (m->t[i].n && m->t[i].learns && !m->t[i].set) return i;
+        if (m->t[i].n && m_has(m, &m->t[i]) && !m->t[i].set) return i;
     return -1;
 }
 
@@ -540,7 +556,7 @@ static amp_result m_set_moments(m_optimizer *m, int i, const f32 *first, const f
     const amp_result ready = m_ready(m, BETWEEN);
     const f32 *const from[2] = {first, second};
     m_tensor        *t     = i >= 0 && i < m->num ? &m->t[i] : NULL;
-    const int        has   = t ? t->learns * m->moments : 0;
+    const int        has   = t ? m_has(m, t) : 0;
     int              k, j, type;
     if (ready != AMP_OK) return ready;
     if (!t) return AMP_ERROR_INVALID_ARGUMENT;
@@ -806,10 +822,27 @@ static void m_publish(m_optimizer *m, m_scaler *s) {
     m->moves      = 0;
 }
 
+/* All of a step behind its check; own tensors have been changed, and have a new model copy. */
+static void m_update(m_optimizer *m) {
+    int i, k, j;
+    for (i = 0; i < m->num && !m->skip; i++) {
+        m_tensor *t     = &m->t[i];
+        const int count = t->length ? t->touched * t->length : t->own || t->has_grad ? t->n : 0;
+        for (j = 0; j < count; j++) {
+            const f32 g = t->length ? m->sums[t->first + j] : m->grad[t->first + j];
+            k = t->length ? (int)m->unique[t->first + j / t->length] * t->length + j % t->length
+                          : j;
+            if (m_plain(t) && !t->own)
+                m_learn(m, t, m_times(g, m->inv_scale), &m->w[t->at + k], &m->moment[0][t->at + k],
+                        &m->moment[1][t->at + k]);
+            m_write_model(m, t, k);
+        }
+    }
+}
+
 /* A fused step; rate NULL: with the learning rate that is there. */
 static amp_result m_step(m_optimizer *m, m_scaler *s, const float *rate) {
     amp_result result = m_can_step(m, 1);
-    int        i, k, j;
     if (result != AMP_OK) return result;
     if (m_without_moments(m) >= 0) return AMP_ERROR_BAD_STATE;
     if (rate && (bits32(*rate) & SIGN_LESS) != 0 && bits32(*rate) >= INF)
@@ -821,25 +854,15 @@ static amp_result m_step(m_optimizer *m, m_scaler *s, const float *rate) {
     } else m_check(m, s);
     m->has_lr = 1;
     if (rate) m->lr = bits32(*rate);
-    for (i = 0; i < m->num && !m->skip; i++) {
-        m_tensor *t     = &m->t[i];
-        const int count = t->length ? t->touched * t->length : t->has_grad ? t->n : 0;
-        for (j = 0; j < count; j++) {
-            const f32 g = t->length ? m->sums[t->first + j] : m->grad[t->first + j];
-            k = t->length ? (int)m->unique[t->first + j / t->length] * t->length + j % t->length
-                          : j;
-            if (m_plain(t))
-                m_learn(m, t, m_times(g, m->inv_scale), &m->w[t->at + k], &m->moment[0][t->at + k],
-                        &m->moment[1][t->at + k]);
-            m_write_model(m, t, k);
-        }
-    }
+    m_update(m);
     m_publish(m, s);
     return AMP_OK;
 }
 
 static amp_result m_open(m_optimizer *m, m_scaler *s) { /* amp_optimizer_check */
     amp_result result = m_can_step(m, 0);
+    if (result == AMP_OK && m_owns(m) && (m_without_moments(m) >= 0 || !m->has_lr))
+        result = AMP_ERROR_BAD_STATE;
     if (result == AMP_OK) result = m_check(m, s);
     if (result != AMP_OK) return result;
     m->open    = 1;
@@ -854,7 +877,7 @@ static amp_result m_unscale(m_optimizer *m) {
     if (m->open == 2) return AMP_ERROR_BAD_STATE;
     m->open = 2;
     for (i = 0; i < m->num && !m->skip; i++)
-        for (k = 0; k < m->t[i].n && m->t[i].has_grad; k++) {
+        for (k = 0; k < m->t[i].n && m->t[i].has_grad && m_yours(m, &m->t[i]); k++) {
             f32 *g = &m->grad[m->t[i].first + k], *to = &m->unscaled[m->t[i].at + k];
             *to    = m_times(*g, m->inv_scale);
             if (m->in_place && m->t[i].grad_type == (int)AMP_F32) *g = *to;
@@ -878,7 +901,8 @@ static amp_result m_end_step(m_optimizer *m, m_scaler *s) {
     if (!m->initialized) return AMP_ERROR_NOT_INITIALIZED;
     m->pending = AMP_OK;
     if (!m->open) return pending != AMP_OK ? pending : m_ready(m, WITHIN);
-    if (!m->skip) m_refresh(m);
+    if (m_owns(m)) m_update(m);
+    else if (!m->skip) m_refresh(m);
     m_publish(m, s);
     m->carries = m->open == 2;
     m->open    = 0;
@@ -892,7 +916,7 @@ static amp_result m_carry(m_optimizer *m, const m_scaler *s, float momentum) {
     int              i, k;
     if (result != AMP_OK) return result;
     if (m_bad_rate(momentum)) return AMP_ERROR_INVALID_CONFIG;
-    if (m->in_place) return AMP_ERROR_UNSUPPORTED;
+    if (m->in_place || m_owns(m)) return AMP_ERROR_UNSUPPORTED;
     if (!m->carries) return AMP_ERROR_BAD_STATE;
     for (i = 0; i < m->num; i++)
         for (k = 0; k < m->t[i].n && m->t[i].has_grad; k++)
@@ -915,8 +939,8 @@ static amp_result m_fits(const m_optimizer *m, const m_optimizer *file) {
     for (i = 0; i < m->num; i++) {
         const m_tensor *a = &m->t[i], *b = &file->t[i];
         const char     *x = a->name ? a->name : "", *y = b->name ? b->name : "";
-        const int       has = a->learns * m->moments;
-        if (a->n != b->n || has != b->learns * file->moments || strcmp(x, y) != 0)
+        const int       has = m_has(m, a);
+        if (a->n != b->n || a->own != b->own || has != m_has(file, b) || strcmp(x, y) != 0)
             return AMP_ERROR_MISMATCH;
         if (has && a->storage.moments != b->storage.moments) return AMP_ERROR_MISMATCH;
         if (m_filed_master(a) && m_filed_master(a) != m_filed_master(b)) return AMP_ERROR_MISMATCH;

@@ -339,7 +339,7 @@ struct shape { /* of one tensor */
     size_t    n;
     amp_dtype grad_type, model_type;
     int       weight, grad, model; /* which arrays are given */
-    int       keep_fp32, no_weight_decay;
+    int       keep_fp32, no_weight_decay, own;
     float     lr_scale, weight_decay;
     const amp_storage *storage;
 };
@@ -436,6 +436,7 @@ static amp_tensor tensor_of(const twins *t, int i, int side) {
     x.weight_decay    = s->weight_decay;
     x.no_weight_decay = s->no_weight_decay;
     x.keep_fp32       = s->keep_fp32;
+    x.own             = s->own;
     x.storage         = s->storage;
     return x;
 }
@@ -451,6 +452,7 @@ static amp_result add_tensors(twins *t, int side) {
             parts[i].n = t->s.tensors[i].n;
             parts[i].lr_scale = t->s.tensors[i].lr_scale;
             parts[i].keep_fp32 = t->s.tensors[i].keep_fp32;
+            parts[i].own = t->s.tensors[i].own;
             whole.n += parts[i].n;
         }
         return amp_optimizer_add_flat(&t->opt[side], &whole, parts, (size_t)t->s.count);
@@ -570,13 +572,20 @@ static void new_gradients(twins *t, bool overflow, dice &r) {
     }
 }
 
+/* Is there something that the user's optimizer changes? */
+static bool has_own(const setup *s) {
+    bool any = s->desc.kind == AMP_KIND_OWN;
+    for (int i = 0; i < s->count; i++) any = any || s->tensors[i].own;
+    return any;
+}
+
 static amp_result fused(amp_optimizer *opt, float lr) {
     return amp_optimizer_step(opt, lr);
 }
 
 static void step_on_cpu(twins *t) {
     amp_optimizer *opt = &t->opt[CPU];
-    if (opt->desc.kind != AMP_KIND_OWN) {
+    if (!has_own(&t->s)) {
         OK(fused(opt, t->lr));
         return;
     }
@@ -602,7 +611,7 @@ static void user_steps(twins *t, const amp_gate *gate, cudaStream_t stream) {
 /* What a capture would hold. */
 static void queue_step(twins *t) {
     amp_optimizer *opt = &t->opt[DEV];
-    if (opt->desc.kind != AMP_KIND_OWN) {
+    if (!has_own(&t->s)) {
         OK(t->s.path == FROZEN || t->s.path == PLAIN ? fused(opt, t->lr) : amp_optimizer_step_graph(opt));
         return;
     }
@@ -808,9 +817,10 @@ static bool run(const setup *s, dice &r) {
     for (int step = 0; step < s->steps; step++) {
         const bool keep = step && r.one_in(6); /* the gradients */
         if (!keep) new_gradients(t, s->overflows && r.one_in((unsigned)s->overflows), r);
-        if (s->path != FROZEN && !(s->desc.kind == AMP_KIND_OWN && s->path == GRAPH))
-            t->lr = r.of(rates);
+        if (s->path != FROZEN && !(has_own(s) && s->path == GRAPH)) t->lr = r.of(rates);
         for (int k = 0; k <= s->twice; k++) {
+            for (int side = CPU; side <= DEV && has_own(s) && s->desc.kind != AMP_KIND_OWN; side++)
+                OK(amp_optimizer_set_lr(&t->opt[side], t->lr));
             step_on_cpu(t);
             step_on_device(t);
         }
@@ -1013,6 +1023,32 @@ TEST(fewer_bytes, "law 7: all states, mixed: sizes x types x any setup") {
             if (x->model && !x->keep_fp32) x->model_type = base.desc.dtype;
         }
         i += run(&base, r);
+    }
+}
+
+TEST(one_check, "law 7: tensors that are own beside a fused kind, one or all or few: each storage, flat or not, reports, "
+                "on every path") {
+    dice r(41);
+    for (unsigned i = 0; i < few(960);) {
+        setup *s = &base;
+        *s       = any_setup(ADAMW + (int)(i % 5), r);
+        any_list(s, 1 + (int)r.below(r.one_in(8) ? 40 : 6), r);
+        s->path = (int)(i / 5 % 4);
+        s->flat = r.one_in(4) && !s->tensors[0].model;
+        if (r.one_in(2)) {
+            if (s->desc.dtype == AMP_F32) s->desc.dtype = AMP_BF16;
+            s->desc.storage = any_storage(s->desc.dtype, r);
+            s->desc.seed    = r.next();
+        }
+        const bool all = r.one_in(5);
+        for (int k = 0; k < s->count; k++) {
+            shape *x = &s->tensors[k];
+            x->own   = all || r.one_in(2);
+            if (s->desc.storage && x->model && !x->keep_fp32) x->model_type = s->desc.dtype;
+            if (s->desc.storage && s->flat) x->keep_fp32 = 0;
+        }
+        if (!has_own(s)) s->tensors[0].own = 1;
+        i += run(s, r);
     }
 }
 
@@ -1823,8 +1859,19 @@ static void compare_tables(amp_optimizer *opt, const table *tables) {
     }
 }
 
+/* A step with the learning rate that is there, in all its calls. */
+static void step_of(amp_optimizer *opt, int kind) {
+    if (kind != OWN && !opt->plan->owns) {
+        OK(amp_optimizer_step_graph(opt));
+        return;
+    }
+    OK(amp_optimizer_check(opt));
+    OK(amp_optimizer_unscale(opt));
+    OK(amp_optimizer_end_step(opt));
+}
+
 TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicates, types, alignments, "
-               "rows that are not there; replayed with other counts; 5 to 9 launches") {
+               "rows that are not there; replayed with other counts; 5 to 9 launches; beside a tensor that is own, too") {
     static const amp_report_desc watch = {1, 0.0f, 0.0f};
     dice                         r(17);
     for (unsigned i = 0; i < few(112); i++) {
@@ -1877,6 +1924,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
             t.n      = 1000;
             t.weight = (float *)(void *)other[side];
             t.grad   = grad[side];
+            t.own    = i % 5 == 2;
             OK(amp_optimizer_add(&opt[side], &t));
             OK(prepare_scaled(&opt[side]));
             OK(amp_optimizer_set_lr(&opt[side], 0.01f));
@@ -1885,21 +1933,22 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
             for (int k = 0; k < TABLES; k++) new_rows(&tables[k], r);
             fill(grad[CPU], AMP_F32, 1000, NORMAL, r);
             upload(grad[DEV], grad[CPU], 4000);
-            OK(amp_optimizer_step_graph(&opt[CPU]));
+            step_of(&opt[CPU], desc.kind);
             if (step == 1) { /* what is captured here runs in this step and those behind it */
 #ifdef CUDA_EMU_H
                 memset(&emu_count, 0, sizeof emu_count);
 #endif
                 begin_capture(main_stream);
-                OK(amp_optimizer_step_graph(&opt[DEV]));
+                step_of(&opt[DEV], desc.kind);
 #ifdef CUDA_EMU_H
                 CHECK_EQ_U64(emu_count.launches,
-                             (most > 65536 ? 7 : most > 256 ? 6 : 5) + (longest > 8192 ? 1 : 0));
+                             (most > 65536 ? 7 : most > 256 ? 6 : 5) + (longest > 8192 ? 1 : 0) +
+                                 (i % 5 == 2 ? 2 : 0));
 #endif
                 exec = end_capture(main_stream);
             }
             if (step) CUDA(cudaGraphLaunch(exec, main_stream));
-            else OK(amp_optimizer_step_graph(&opt[DEV]));
+            else step_of(&opt[DEV], desc.kind);
             CUDA(cudaStreamSynchronize(main_stream));
             compare_tables(opt, tables);
             if (desc.report) compare_reports(opt, TABLES + 1);
@@ -3426,6 +3475,7 @@ static void *counting_alloc(void *, size_t bytes) { return host_allocations++, m
 static void counting_free(void *, void *memory) { free(memory); }
 
 static const amp_report_desc *watched; /* NULL: no report */
+static int own_ones;                   /* nonzero: every second tensor is own */
 
 /* An optimizer of count small tensors, alone on the device. */
 static void many_tensors(amp_optimizer *opt, amp_backend *backend, int kind, int count,
@@ -3450,20 +3500,10 @@ static void many_tensors(amp_optimizer *opt, amp_backend *backend, int kind, int
         x.weight    = (float *)(void *)(arrays + (size_t)i * 4 * N);
         x.grad      = arrays + (size_t)(count + i) * 4 * N;
         x.grad_type = AMP_F16;
+        x.own       = own_ones && i % 2 == 0;
         OK(amp_optimizer_add(opt, &x));
     }
     OK(prepare_scaled(opt));
-}
-
-/* A step of it, in all its calls. */
-static void step_of(amp_optimizer *opt, int kind) {
-    if (kind != OWN) {
-        OK(amp_optimizer_step_graph(opt));
-        return;
-    }
-    OK(amp_optimizer_check(opt));
-    OK(amp_optimizer_unscale(opt));
-    OK(amp_optimizer_end_step(opt));
 }
 
 TEST(unscaled_loss, "law 17: on a device, too, no step begins before somebody has asked for the loss scale, in a capture "
@@ -3506,26 +3546,31 @@ TEST(unscaled_loss, "law 17: on a device, too, no step begins before somebody ha
         }
 }
 
-TEST(captured_step, "law 8: a step is captured as two kernels, one behind the other; one's own as three") {
+TEST(captured_step, "law 8: a step is captured as two kernels, one behind the other; one's own as three; with tensors that "
+                    "are own beside a fused kind as four") {
     unsigned char *arrays = on_device((size_t)100 * 2 * 4 * 5);
     set_bytes(arrays, 0, (size_t)100 * 2 * 4 * 5);
     for (int kind = OWN; kind <= SGD; kind++)
-        for (int tensors = 1; tensors <= 100; tensors += 99) {
+        for (int tensors = 1; tensors <= 200; tensors += 99) { /* at last with own ones */
             amp_backend   backend;
             amp_optimizer opt;
             counted       c;
+            own_ones = tensors > 100;
+            if (own_ones) tensors = 100;
             many_tensors(&opt, &backend, kind, tensors, arrays, main_stream);
             if (kind != OWN) OK(amp_optimizer_set_lr(&opt, 0.1f));
             begin_capture(main_stream);
             step_of(&opt, kind);
             CUDA(cudaGraphExecDestroy(end_capture(main_stream, &c)));
-            CHECK_EQ_U64(c.nodes, kind == OWN ? 3 : 2);
+            CHECK_EQ_U64(c.nodes, kind == OWN ? 3 : own_ones ? 4 : 2);
             CHECK_EQ_U64(c.edges, c.nodes - 1);
             if (!EMULATED && kind == ADAMW && tensors == 1)
                 printf("captured step: %d kernels, early launch %s\n", (int)c.nodes,
                        c.early ? "on" : "off");
             amp_optimizer_free(&opt);
+            if (own_ones) tensors = 200;
         }
+    own_ones = 0;
     CUDA(cudaFree(arrays));
 }
 
@@ -3672,24 +3717,32 @@ static void check_counts(unsigned long launches) {
 }
 
 TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy, no allocation, "
-               "for 1, 100 and (unless quick) 10000 tensors; set_lr one more") {
+               "for 1, 100 and (unless quick) 10000 tensors; set_lr one more; with own tensors four") {
     static const int counts[] = {1, 100, 10000};
     unsigned char   *arrays   = on_device((size_t)10000 * 2 * 4 * 5);
     const size_t     live     = emu_live_allocations();
     set_bytes(arrays, 0, (size_t)10000 * 2 * 4 * 5);
-    for (size_t k = 0; k < 2 * (test_state.quick ? 2 : COUNT_OF(counts)); k++)
+    for (size_t k = 0; k < 4 * (test_state.quick ? 2 : COUNT_OF(counts)); k++)
         for (int kind = OWN; kind <= SGD; kind++) {
             amp_backend     backend;
             amp_optimizer   opt;
             cudaGraphExec_t exec;
-            watched = k % 2 ? &watch_all : NULL; /* with a report, too, and all that it counts */
-            many_tensors(&opt, &backend, kind, counts[k / 2], arrays, main_stream);
+            watched  = k % 2 ? &watch_all : NULL; /* with a report, too, and all that it counts */
+            own_ones = k / 2 % 2;
+            many_tensors(&opt, &backend, kind, counts[k / 4], arrays, main_stream);
             memset(&emu_count, 0, sizeof emu_count);
             host_allocations = 0;
             emu_async        = 1; /* nothing has run when the call returns */
             if (kind == OWN) {
                 step_of(&opt, kind);
                 check_counts(3);
+            } else if (own_ones) {
+                OK(amp_optimizer_set_lr(&opt, 0.2f));
+                check_counts(1);
+                const unsigned long early = emu_count.early_launches;
+                step_of(&opt, kind);
+                CHECK_EQ_U64(emu_count.early_launches - early, 1);
+                check_counts(4);
             } else {
                 OK(amp_optimizer_step(&opt, 0.1f));
                 check_counts(2);
@@ -3704,8 +3757,8 @@ TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy
             begin_capture(main_stream);
             memset(&emu_count, 0, sizeof emu_count);
             if (kind != OWN) {
-                OK(amp_optimizer_step_graph(&opt));
-                check_counts(2);
+                step_of(&opt, kind);
+                check_counts(own_ones ? 4 : 2);
             }
             exec = end_capture(main_stream);
             CUDA(cudaGraphExecDestroy(exec));
@@ -3714,7 +3767,7 @@ TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy
             amp_optimizer_free(&opt);
             CHECK_EQ_U64(emu_live_allocations(), live);
         }
-    watched = NULL;
+    watched = NULL, own_ones = 0;
     CUDA(cudaFree(arrays));
     if (test_state.failures == 0 && !test_state.quick)
         printf("launches per step: 2, synchronisations: 0 (tensors 1, 100, 10000)\n");
@@ -4135,7 +4188,7 @@ static amp_result attempt_room(rooms *m, int which) {
 
 TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and products fails once, "
                       "without effect, and is told") {
-    static const int         calls[] = {2, 1, 2, 2, 2, 2, 2, 87, 3, 3, 19};
+    static const int         calls[] = {2, 1, 2, 2, 2, 2, 2, 93, 3, 3, 19};
     static const amp_backend none    = {NULL, NULL, NULL, NULL, 0};
     dice             r(29);
     rooms            m;
@@ -4291,6 +4344,7 @@ int main(int argc, char **argv) {
     RUN(lists);
     RUN(flat);
     RUN(fewer_bytes);
+    RUN(one_check);
     RUN(moments_handed);
     RUN(group_exponents);
     RUN(moments_at_ends);

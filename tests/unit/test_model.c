@@ -423,8 +423,9 @@ static amp_result expect(operation op, amp_result expected) {
         if (!m_tells(expected, OLDER, b->problem))
             stop("\"%s\", but its message is \"%s\"", amp_result_string(expected), b->problem);
     }
-    if (w.two && expected == AMP_OK && op != LOAD && op != LOAD_FILE && op != SAVE &&
-        op != SAVE_FILE)
+    if (op == BEGIN && w.m.pending != AMP_OK) return expected; /* the twin's scale was asked for */
+    if (w.two && (expected == AMP_OK || op == END) && op != LOAD && op != LOAD_FILE &&
+        op != SAVE && op != SAVE_FILE)
         (void)perform(op, &w.bodies[w.ranks]);
     return expected;
 }
@@ -477,7 +478,7 @@ static void observe_tensor(body *b, int i) {
     const m_optimizer *m = &w.m;
     const m_tensor    *t = &m->t[i];
     amp_optimizer     *o = &b->opt, *twin = w.two && !m_plain(t) ? &w.bodies[w.ranks].opt : NULL;
-    const int type = t->has_model ? t->model_type : (int)AMP_F32, has = t->learns * m->moments;
+    const int type = t->has_model ? t->model_type : (int)AMP_F32, has = m_has(m, t);
     size_t             first, n;
     amp_grad_stats          stats;
     float              moment[2][MAX_E], twins[2][MAX_E];
@@ -508,7 +509,7 @@ static void observe_tensor(body *b, int i) {
         same_array("gradient", i, b->grad[i], t->grad_type, t->values, m->grad + t->first, NULL);
     if (!m->ranks && t->length && *b->num_rows[i] != m->num_rows[i])
         stop("num_rows of tensor %d", i);
-    own = m->kind == (int)AMP_KIND_OWN && t->has_grad;
+    own = m_yours(m, t) && t->has_grad;
     if (t->n && (amp_optimizer_grad(o, i) != NULL) != own) stop("grad of tensor %d", i);
     if (own && !(m->in_place && t->grad_type == (int)AMP_F32))
         same_array("unscaled gradient", i, amp_optimizer_grad(o, i), AMP_F32, t->n,
@@ -844,7 +845,8 @@ static amp_tensor some_tensor(int place, int odd, amp_rows *rows, amp_storage *s
     t.model_type = w.m.storage.master != AMP_FORMAT_F32 ? AMP_BF16 : (amp_dtype)below(3);
     t.keep_fp32 = chance(15);
     if (t.keep_fp32 || (t.model == (void *)t.weight && w.m.ranks)) t.model_type = AMP_F32;
-    if (w.m.kind != (int)AMP_KIND_OWN && !w.m.ranks &&
+    t.own = chance((w.shape >> 12 & 3) == 0 ? w.m.ranks ? 3 : 50 : 0); /* of every fourth sequence */
+    if (w.m.kind != (int)AMP_KIND_OWN && !w.m.ranks && (!t.own || chance(5)) &&
         !(w.m.kind == (int)AMP_KIND_SGD && w.m.moments) && chance(25)) {
         rows->row_length = w.m.storage.moments == AMP_FORMAT_8BIT || chance(20) ? 32 : 1 + below(3);
         rows->max_rows   = chance(20) ? 140 / rows->row_length + 1 : 1 + below(6);
@@ -866,7 +868,8 @@ static amp_tensor some_tensor(int place, int odd, amp_rows *rows, amp_storage *s
 static amp_result may_add(const amp_tensor *t, int flat) {
     const m_optimizer *m = &w.m;
     const amp_storage fp32 = {AMP_FORMAT_F32, AMP_FORMAT_F32},
-                      s = t->keep_fp32 && !(t->storage && t->storage->master == AMP_FORMAT_F32)
+                      s = t->own || (t->keep_fp32 &&
+                                     !(t->storage && t->storage->master == AMP_FORMAT_F32))
                               ? fp32
                           : t->storage ? *t->storage
                                        : m->storage;
@@ -879,6 +882,7 @@ static amp_result may_add(const amp_tensor *t, int flat) {
     if (t->n && !t->weight && !t->model) return AMP_ERROR_INVALID_ARGUMENT;
     if (m_bad_rate(t->lr_scale) || m_bad_rate(t->weight_decay)) return AMP_ERROR_INVALID_CONFIG;
     if (t->keep_fp32 && t->model && t->model_type != AMP_F32) return AMP_ERROR_INVALID_CONFIG;
+    if (t->own && (t->rows || m->ranks)) return AMP_ERROR_UNSUPPORTED;
     if (t->rows && (flat || own || m->ranks || (m->kind == (int)AMP_KIND_SGD && m->moments)))
         return AMP_ERROR_UNSUPPORTED;
     if (t->rows && (!t->rows->row_length || t->n % t->rows->row_length || !t->rows->max_rows))
@@ -967,8 +971,8 @@ static void add_tensor(const amp_tensor *t, amp_rows *of, amp_result expected, i
     static amp_rows rows[MAX_RANKS + 1];
     const int       i = w.m.num;
     int             k;
-    say("add n %d%s%s%s grad type %d model type %d rows of %d, at most %d, storage %d", (int)t->n,
-        t->weight ? " weight" : "", t->model ? " model" : "",
+    say("add%s n %d%s%s%s grad type %d model type %d rows of %d, at most %d, storage %d",
+        t->own ? " own" : "", (int)t->n, t->weight ? " weight" : "", t->model ? " model" : "",
         t->grad ? (overlaps ? " grad of the last" : " grad") : t->grad_later ? " grad_later" : "",
         (int)t->grad_type, (int)t->model_type, t->rows ? (int)of->row_length : 0,
         t->rows ? (int)of->max_rows : 0,
@@ -1183,7 +1187,7 @@ static void call_grads(int how, int all) {
 static void own_optimizer(f32 lr) {
     int i, k, r;
     say("    own optimizer\n");
-    for (r = 0; r < w.ranks; r++)
+    for (r = 0; r < w.ranks + w.two; r++)
         for (i = 0; i < w.m.num; i++) {
             float       *p = amp_optimizer_master(&w.bodies[r].opt, i);
             const float *g = amp_optimizer_grad(&w.bodies[r].opt, i);
@@ -1192,7 +1196,7 @@ static void own_optimizer(f32 lr) {
                           sub32(value_at(p, AMP_F32, k), mul32(lr, value_at(g, AMP_F32, k))));
         }
     for (i = 0; i < w.m.num; i++)
-        for (k = 0; k < w.m.t[i].n && w.m.t[i].has_grad; k++) {
+        for (k = 0; k < w.m.t[i].n && w.m.t[i].has_grad && m_yours(&w.m, &w.m.t[i]); k++) {
             f32      *p = &w.m.w[w.m.t[i].at + k];
             const f32 g = w.m.in_place && w.m.t[i].grad_type == (int)AMP_F32
                               ? w.m.grad[w.m.t[i].first + k]
@@ -1268,7 +1272,7 @@ static void call_set_lr(int illegal) {
 static void call_moments(int i, int illegal) {
     static f32 values[2][MAX_E];
     const int  there = i >= 0 && i < w.m.num, n = there ? w.m.t[i].n : 1;
-    int        has = there ? w.m.t[i].learns * w.m.moments : 0, r, k, j;
+    int        has = there ? m_has(&w.m, &w.m.t[i]) : 0, r, k, j;
     if (illegal && (w.ranks == 1 || one_in(2))) has = w.ranks > 1 ? 2 : (int)below(3);
     for (k = 0; k < 2; k++)
         for (j = 0; j < n; j++) {
@@ -1483,7 +1487,7 @@ static void call_load(int slot) {
     for (i = 0; i < w.m.num && w.m.ranks; i++) write_grad(i);
     for (i = 0; i < w.m.num; i++) { /* numbers of a storage format that is not modelled */
         const float *master = amp_optimizer_master(&w.bodies[0].opt, i);
-        const int    has = w.m.t[i].learns * w.m.moments;
+        const int    has = m_has(&w.m, &w.m.t[i]);
         float        moment[2][MAX_E];
         if (m_plain(&f->m.t[i]) || !m_plain(&w.m.t[i])) continue;
         if (!master || w.ranks > 1 || w.m.ranks) lost = 1;
@@ -1752,10 +1756,11 @@ static void do_step(void) {
         const int how = kinds[below(10)];
         call_grads(how, one_in(3));
     }
-    if (w.m.kind != (int)AMP_KIND_OWN) {
-        if (m_without_moments(&w.m) >= 0 && !one_in(4)) call_all_moments();
+    if (m_without_moments(&w.m) >= 0 && !one_in(4)) call_all_moments();
+    if (w.m.kind != (int)AMP_KIND_OWN && (!m_owns(&w.m) || one_in(20))) {
         call_step(0);
     } else {
+        if (m_owns(&w.m) && (one_in(5) || (!w.m.has_lr && !one_in(8)))) call_set_lr(0);
         call_begin(1);
         if (!one_in(5)) call_end();
     }

@@ -3675,7 +3675,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     SAYS(amp_optimizer_rebind(&opt, 9, NULL, g), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
     CHECK(!amp_optimizer_begin_step(&opt));
     SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_UNSUPPORTED,
-         "desc.kind is AMP_KIND_SGD: call amp_optimizer_step, or set AMP_KIND_OWN");
+         "desc.kind is AMP_KIND_SGD: call amp_optimizer_step, or set AMP_KIND_OWN, or amp_tensor.own");
     amp_optimizer_free(&opt);
     memset(&shared, 0, sizeof shared);
     d.shared_scaler = &shared;
@@ -3686,6 +3686,252 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     CHECK_EQ_INT(amp_scaler_init(&shared, NULL), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
+    amp_optimizer_free(&opt);
+}
+/* ------------------------------------------------- tensors of one's own beside a fused kind */
+
+/* rig_mixed with every second tensor own, and the frozen one; each kind, as desc says. */
+static void rig_own(rig *r, const amp_optimizer_desc *desc, amp_dtype grad_type) {
+    size_t i;
+    rig_mixed(r, grad_type, AMP_BF16, 0);
+    for (i = 0; i < r->count; i++) r->tensor[i].own = i % 2 == 1 || i == 4;
+    rig_prepare(r, desc);
+    CHECK_EQ_INT(amp_optimizer_set_lr(&r->opt, 0.01f), AMP_OK);
+}
+
+/* The user's optimizer is the formula of the fused kind, with moments of its own. */
+static void own_formula(rig *r, ref *mine, float lr) {
+    size_t i, j;
+    mine->step = amp_optimizer_gate(&r->opt)->step;
+    for (i = 0; i < r->count; i++) {
+        const amp_tensor *t    = &r->tensor[i];
+        float            *p    = amp_optimizer_master(&r->opt, (int)i), x;
+        const float      *g    = amp_optimizer_grad(&r->opt, (int)i);
+        const float       rate = f_mul(lr, t->lr_scale > 0.0f ? t->lr_scale : 1.0f);
+        float             wd   = t->weight_decay > 0.0f ? t->weight_decay : mine->desc.weight_decay;
+        if (t->no_weight_decay) wd = 0.0f;
+        CHECK_EQ_INT(g != NULL, t->own && t->grad);
+        for (j = 0; g && j < t->n; j++) {
+            x = load(p, AMP_F32, j);
+            if (mine->desc.kind == AMP_KIND_ADAMW)
+                ref_adamw(mine, rate, wd, load(g, AMP_F32, j), &x, &mine->m[i][j], &mine->v[i][j]);
+            else ref_sgd(mine, rate, wd, load(g, AMP_F32, j), &x, &mine->m[i][j]);
+            store(p, AMP_F32, j, x);
+        }
+    }
+}
+
+/* Gradients of tensors that are not own: a hash of their bits. */
+static uint64_t others_grads(const rig *r) {
+    uint64_t h = 0;
+    size_t   i;
+    for (i = 0; i < r->count; i++)
+        if (!r->tensor[i].own)
+            h = hash_array(h, r->tensor[i].grad, r->tensor[i].grad_type, r->tensor[i].n);
+    return h;
+}
+
+TEST(own_tensors, "contract: amp_tensor.own: one check, norm, clip factor, skip and scale for tensors of your optimizer "
+                  "and those of a fused kind; by the kind's formula yours have the bits of a fused step; gradients of "
+                  "the others stay until end_step, zero_grad clears all") {
+    int kind, way, step;
+    for (kind = 1; kind < NUM_KINDS; kind++)
+        for (way = 0; way < 12; way++) { /* types; begin_step or its parts; zero_grad or in place */
+            amp_optimizer_desc desc = kind_desc(kind);
+            ref                f, mine;
+            rig                r;
+            desc.max_norm               = 0.5f;
+            desc.scaler.growth_interval = 2;
+            desc.zero_grad              = way / 6 == 0;
+            desc.unscale_in_place       = way / 6 == 1;
+            rig_own(&r, &desc, (amp_dtype)(way % 3));
+            ref_begin(&f, &r, &desc);
+            ref_begin(&mine, &r, &desc);
+            for (step = 0; step < 10; step++) {
+                const size_t bad = step == 3 ? 9 : 8; /* an own one; one of the kind */
+                uint64_t     before;
+                size_t       i, j;
+                int          go;
+                fill_grads(&r, (uint32_t)step, f.scale);
+                if (step == 3 || step == 7)
+                    store_bits(r.tensor[bad].grad, r.tensor[bad].grad_type, 200, patterns[way % 3][2]);
+                before = others_grads(&r);
+                ref_step(&f, 0.01f);
+                enter();
+                if (way / 3 % 2) {
+                    CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK);
+                    CHECK_EQ_INT(amp_optimizer_unscale(&r.opt), AMP_OK);
+                    go = !amp_optimizer_gate(&r.opt)->skip;
+                } else {
+                    go = amp_optimizer_begin_step(&r.opt);
+                }
+                leave();
+                CHECK_EQ_INT(go, step != 3 && step != 7);
+                CHECK_EQ_U64(others_grads(&r), before);
+                if (go) own_formula(&r, &mine, 0.01f);
+                CHECK_EQ_U64(others_grads(&r), before);
+                CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+                ref_compare(&f);
+                if (!desc.zero_grad) CHECK_EQ_U64(others_grads(&r), before);
+                for (i = 0; i < r.count && desc.zero_grad; i++)
+                    for (j = 0; r.tensor[i].grad && j < r.tensor[i].n; j++)
+                        CHECK_EQ_U32(load_bits(r.tensor[i].grad, r.tensor[i].grad_type, j), 0);
+            }
+            CHECK_EQ_U64(amp_optimizer_scaler(&r.opt)->backoffs, 2);
+            CHECK_EQ_U64(amp_optimizer_scaler(&r.opt)->growths, 3);
+            ref_end(&f);
+            ref_end(&mine);
+            rig_end(&r);
+        }
+}
+
+TEST(own_and_the_rest, "contract: end_step reads the others' gradients again, and takes the learning rate that is there then; "
+                       "own ones stand still without a gradient, and each end_step writes their copy; storage and moments "
+                       "are of the others") {
+    static const amp_storage small = {AMP_FORMAT_SPLIT, AMP_FORMAT_8BIT};
+    float                    w[3][32], g[3][32], moments[32];
+    amp_optimizer_desc       d = {0};
+    amp_optimizer            opt;
+    amp_tensor               t = {0}, parts[2];
+    size_t                   i, j;
+    d.kind           = AMP_KIND_SGD;
+    d.momentum       = 0.5;
+    d.dtype          = AMP_BF16;
+    d.scaler.preset  = AMP_PRESET_NONE;
+    d.storage        = &small;
+    d.unscale_in_place = 1;
+    for (i = 0; i < 3; i++)
+        for (j = 0; j < 32; j++) w[i][j] = 1.0f, g[i][j] = 0.5f;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    t.n = 32, t.weight = w[0], t.grad = g[0], t.own = 1;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    parts[0] = parts[1] = t;
+    parts[0].own = 0;
+    t.n = 64, t.weight = w[1], t.grad = g[1], t.own = 0;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &t, parts, 2), AMP_OK); /* the second is own */
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK(amp_optimizer_master(&opt, 0) == w[0]);
+    CHECK(amp_optimizer_master(&opt, 1) == NULL); /* of split */
+    CHECK(amp_optimizer_master(&opt, 2) == w[2]);
+    CHECK_EQ_INT(amp_optimizer_moments(&opt, 0, moments, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_moments(&opt, 1, moments, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_moments(&opt, 2, moments, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.25f), AMP_OK);
+    CHECK(amp_optimizer_begin_step(&opt));
+    CHECK(amp_optimizer_grad(&opt, 0) == g[0] && amp_optimizer_grad(&opt, 2) == g[2]); /* in place */
+    CHECK(amp_optimizer_grad(&opt, 1) == NULL);
+    w[0][3] = 3.0f, w[2][3] = 5.0f;
+    for (j = 0; j < 32; j++) g[1][j] = j < 16 ? 0.0f : 2.0f; /* what the manual warns of */
+    CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.5f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+    for (j = 0; j < 32; j++)
+        for (i = 0; i < 3; i++) {
+            const float own = i == 0 && j == 3 ? 3.0f : i == 2 && j == 3 ? 5.0f : 1.0f;
+            CHECK_EQ_F32(load(amp_optimizer_model(&opt, (int)i), AMP_BF16, j),
+                         i != 1 ? own : j < 16 ? 1.0f : 0.0f);
+        }
+    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, AMP_NO_GRAD), AMP_OK);
+    CHECK(amp_optimizer_begin_step(&opt));
+    CHECK(amp_optimizer_grad(&opt, 0) == NULL);
+    w[0][3] = 7.0f; /* a master is the user's to write */
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+    CHECK_EQ_F32(load(amp_optimizer_model(&opt, 0), AMP_BF16, 3), 7.0f);
+    amp_optimizer_free(&opt);
+}
+
+TEST(own_reports, "contract: a sampled step counts each weight once, own or not, and a step that is a spike skips all") {
+    static const amp_report_desc watch = {1, 100.0f, 0.0f};
+    float                        w[2][40], g[2][40];
+    amp_optimizer_desc           d = {0};
+    amp_optimizer                opt;
+    amp_tensor                   t = {0};
+    amp_report                   report;
+    int                          i, j, step;
+    d.kind          = AMP_KIND_LION;
+    d.dtype         = AMP_F16;
+    d.scaler.preset = AMP_PRESET_NONE;
+    d.report        = &watch;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    for (i = 0; i < 2; i++) {
+        for (j = 0; j < 40; j++) w[i][j] = 1.0f;
+        t.n = 40, t.weight = w[i], t.grad = g[i], t.own = i == 0;
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    }
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.125f), AMP_OK);
+    for (step = 0; step < 3; step++) {
+        const int spike = step == 2;
+        for (i = 0; i < 2; i++)
+            for (j = 0; j < 40; j++) g[i][j] = spike && i == 0 ? 50.0f : j % 4 ? 0.5f : 0.0f;
+        CHECK_EQ_INT(amp_optimizer_begin_step(&opt), !spike);
+        for (j = 0; j < 40 && !spike; j++) w[0][j] -= j < 10 ? 0.25f * g[0][j] : 0.0f;
+        CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_report(&opt, &report), AMP_OK);
+        CHECK_EQ_U64(report.iterations, (uint64_t)step + 1);
+        CHECK_EQ_U64(report.sampled, (uint64_t)step + 1);
+        CHECK_EQ_U64(report.spikes, (uint64_t)spike);
+        for (i = 0; i < 2; i++) {
+            amp_tensor_report of;
+            uint64_t          weights = 0, k;
+            CHECK_EQ_INT(amp_optimizer_report_tensor(&opt, i, &of), AMP_OK);
+            for (k = 0; k < AMP_BINS; k++) weights += of.weights[k];
+            CHECK_EQ_U64(weights, spike ? 0 : 40);
+            CHECK_EQ_U64(of.updates, spike ? 0 : 30);
+            if (i == 0) CHECK_EQ_U64(of.lost, spike ? 0 : 23); /* of 10 that moved 7 have a gradient */
+            else CHECK_EQ_U64(of.lost, 0);
+        }
+    }
+    CHECK_EQ_F32(w[0][1], 0.75f);
+    amp_optimizer_free(&opt);
+}
+
+TEST(own_refused, "law 19: what an optimizer with own tensors does not offer says which way to go, and changes nothing") {
+    static const amp_ranks one = {0, 1, NULL, NULL, 0};
+    float                  w[8] = {1, 2, 3, 4, 5, 6, 7, 8}, g[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    uint32_t               rows[2] = {0, 1}, num = 2;
+    amp_rows               table;
+    char                   why[AMP_PROBLEM_SIZE];
+    amp_optimizer_desc     d = {0};
+    amp_optimizer          opt;
+    amp_tensor             t = {0};
+    d.problem = why;
+    d.kind    = AMP_KIND_ADAMW;
+    d.first_step = 3;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    t.n = 4, t.weight = w, t.grad = g, t.own = 1, t.rows = &table;
+    table.row_length = table.max_rows = 2, table.rows = rows, table.num_rows = &num;
+    SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_UNSUPPORTED, "own is for a tensor without rows");
+    t.rows = NULL;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    t.weight = w + 4, t.grad = g + 4, t.own = 0;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_UNSUPPORTED,
+         "call amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step");
+    SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_UNSUPPORTED, "some tensors are own");
+    SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_UNSUPPORTED, "amp_tensor.own");
+    SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "tensor 1: desc.first_step goes on from moments");
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, g, g), AMP_OK);
+    SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
+    CHECK(!amp_optimizer_begin_step(&opt));
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
+    CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.5f), AMP_OK);
+    SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "the loss was not scaled");
+    SAYS(amp_optimizer_moments(&opt, 0, w, NULL), AMP_ERROR_UNSUPPORTED, "own");
+    CHECK_EQ_F32(w[4], 5.0f);
+    amp_optimizer_free(&opt);
+    d.ranks = &one;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    t.own = 1;
+    SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_UNSUPPORTED, "an optimizer without shards");
+    amp_optimizer_free(&opt);
+    d.ranks = NULL, d.kind = AMP_KIND_OWN, d.first_step = 0; /* where all are own, it says nothing more */
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+    CHECK(amp_optimizer_begin_step(&opt));
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_carry(&opt, 0.5f), AMP_OK);
     amp_optimizer_free(&opt);
 }
 #undef SAYS
@@ -3929,6 +4175,10 @@ int main(int argc, char **argv) {
     RUN(every_call_tells);
     RUN(told_numbers);
     RUN(one_cause);
+    RUN(own_tensors);
+    RUN(own_and_the_rest);
+    RUN(own_reports);
+    RUN(own_refused);
     RUN(copied_structs);
     RUN(arrays_apart);
     RUN(many_apart);

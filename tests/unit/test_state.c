@@ -721,7 +721,7 @@ static void seal(stream *s) {
 TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its header") {
     static const uint64_t versions[] = {7, 255, 262, 512, 1028, UINT64_C(1) << 32, UINT64_MAX,
                                         (UINT64_C(1) << 32) + 7, (UINT64_C(1) << 32) + 4,
-                                        (UINT64_C(16) << 32) + 6}; /* the last: a flag */
+                                        (UINT64_C(32) << 32) + 6}; /* the last: a flag */
     stream                s;
     print                 p;
     size_t                v, whole;
@@ -744,6 +744,9 @@ TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its he
     seal(&s);
     refused(&two, &p, &s, AMP_ERROR_CORRUPT);
     word_put(s.bytes + 8, (UINT64_C(2) << 32) + 6); /* it names a set, but for its size */
+    seal(&s);
+    refused(&two, &p, &s, AMP_ERROR_CORRUPT);
+    word_put(s.bytes + 8, (UINT64_C(16) << 32) + 6); /* it has own tensors, and none is */
     seal(&s);
     refused(&two, &p, &s, AMP_ERROR_CORRUPT);
     word_put(s.bytes + 8, 6);
@@ -987,7 +990,7 @@ TEST(insane_config, "law 12: numbers that amp_optimizer_init refuses do not come
 
 /* --------------------------------------------------------------------------- another optimizer */
 
-typedef struct shape { const char *name; size_t n; int grad; } shape;
+typedef struct shape { const char *name; size_t n; int grad; } shape; /* grad 2: and own */
 
 static float shape_weights[64], shape_grads[64];
 
@@ -1005,6 +1008,7 @@ static void shape_start(amp_optimizer *opt, amp_kind kind, double momentum, cons
         t.n      = shapes[i].n;
         t.weight = shape_weights + 16 * i;
         t.grad   = shapes[i].grad ? shape_grads + 16 * i : NULL;
+        t.own    = shapes[i].grad == 2;
         CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
     }
     CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
@@ -1615,13 +1619,13 @@ TEST(save_refuses, "contract: save refuses what load would refuse, and says what
 }
 
 /* What load says of a state of x's when y is another. */
-static void told_mismatch(const shape *xs, int nx, const shape *ys, int ny, amp_kind kind,
-                       const char *text) {
+static void told_between(amp_kind from, const shape *xs, int nx, const shape *ys, int ny, amp_kind kind,
+                         const char *text) {
     char          why[AMP_PROBLEM_SIZE];
     amp_optimizer x, y;
     stream        s;
     memset(&s, 0, sizeof s);
-    shape_start(&x, AMP_KIND_ADAMW, 0.0, xs, nx);
+    shape_start(&x, from, 0.0, xs, nx);
     shape_start(&y, kind, 0.0, ys, ny);
     y.desc.problem = why;
     CHECK_EQ_INT(save(&x, &s), AMP_OK);
@@ -1630,6 +1634,65 @@ static void told_mismatch(const shape *xs, int nx, const shape *ys, int ny, amp_
     amp_optimizer_free(&x);
     amp_optimizer_free(&y);
     stream_free(&s);
+}
+
+static void told_mismatch(const shape *xs, int nx, const shape *ys, int ny, amp_kind kind,
+                          const char *text) {
+    told_between(AMP_KIND_ADAMW, xs, nx, ys, ny, kind, text);
+}
+
+TEST(own_tensors, "law 12: a file with tensors that are own has a flag, for which 0.7.0 takes it for a newer one; each "
+                  "such tensor has 4, and its masters, no moments; without one a file is as ever. It is loaded where the "
+                  "same tensors are own, else AMP_ERROR_MISMATCH names the first that is on one side alone") {
+    static const shape kind_of[] = {{"a", 3, 1}, {"b", 2, 1}}, own_b[] = {{"a", 3, 1}, {"b", 2, 2}};
+    static const shape own_a[]   = {{"a", 3, 2}, {"b", 2, 1}}, frozen_b[] = {{"a", 3, 1}, {"b", 2, 0}};
+    static const char  is[] = "tensor 1 (b): amp_tensor.own is 1 in the file, not 0";
+    static const char  isnt[] = "tensor 1 (b): amp_tensor.own is 0 in the file, not 1";
+    char               why[AMP_PROBLEM_SIZE];
+    amp_optimizer      x, y;
+    stream             s, again;
+    int                kind;
+    for (kind = AMP_KIND_ADAMW; kind <= AMP_KIND_LION; kind++) {
+        const uint64_t has = kind == AMP_KIND_ADAMW ? 3 : kind == AMP_KIND_LION ? 1 : 0;
+        memset(&s, 0, sizeof s);
+        memset(&again, 0, sizeof again);
+        shape_start(&x, (amp_kind)kind, 0.0, own_b, 2);
+        CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
+        CHECK(amp_optimizer_begin_step(&x));
+        shape_weights[16] = 5.0f;
+        CHECK_EQ_INT(amp_optimizer_end_step(&x), AMP_OK);
+        CHECK_EQ_INT(save(&x, &s), AMP_OK);
+        CHECK_EQ_U64(word_get(s.bytes + 8), (UINT64_C(16) << 32) + 6);
+        CHECK_EQ_U64(word_get(s.bytes + 8 * 50), has);     /* of a */
+        CHECK_EQ_U64(word_get(s.bytes + 8 * (50 + 8)), 4); /* of b: no storage, no moments */
+        CHECK_EQ_U64(word_get(s.bytes + 8 * (50 + 9)) | word_get(s.bytes + 8 * (50 + 10)), 0);
+        CHECK_EQ_U64(s.size, 8 * (65 + 2 * (1 + has / 2 + has % 2) + 1 + 1));
+        shape_weights[16] = 0.0f;
+        shape_start(&y, (amp_kind)kind, 0.0, own_b, 2);
+        CHECK_EQ_INT(load(&y, &s), AMP_OK);
+        CHECK_EQ_F32(shape_weights[16], 5.0f);
+        CHECK_EQ_F32(amp_f16_to_f32(*(const amp_f16 *)amp_optimizer_model(&y, 1)), 5.0f);
+        CHECK_EQ_INT(save(&y, &again), AMP_OK);
+        stream_equal(&s, &again);
+        word_put(s.bytes + 8, 6); /* the flag is missing */
+        seal(&s);
+        y.desc.problem = why;
+        CHECK_EQ_INT(load(&y, &s), AMP_ERROR_CORRUPT);
+        CHECK(strstr(why, "flags is 0 in the file, and must be 16 more") != NULL);
+        amp_optimizer_free(&x);
+        amp_optimizer_free(&y);
+        shape_start(&x, (amp_kind)kind, 0.0, kind_of, 2);
+        CHECK_EQ_INT(save(&x, &s), AMP_OK);
+        CHECK_EQ_U64(word_get(s.bytes + 8), 6);
+        amp_optimizer_free(&x);
+        stream_free(&s);
+        stream_free(&again);
+        told_between((amp_kind)kind, own_b, 2, kind_of, 2, (amp_kind)kind, is);
+        told_between((amp_kind)kind, kind_of, 2, own_b, 2, (amp_kind)kind, isnt);
+        told_between((amp_kind)kind, own_b, 2, frozen_b, 2, (amp_kind)kind, is);
+        told_between((amp_kind)kind, own_a, 2, own_b, 2, (amp_kind)kind,
+                         "tensor 0 (a): amp_tensor.own is 1 in the file, not 0");
+    }
 }
 
 TEST(mismatch_named, "law 19: AMP_ERROR_MISMATCH says what is otherwise: kind, number, and of which "
@@ -3448,6 +3511,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(large_integers);
     RUN_FRESH(row_of_skips);
     RUN_FRESH(save_refuses);
+    RUN_FRESH(own_tensors);
     RUN_FRESH(mismatch_named);
     RUN_FRESH(golden_written);
     RUN_FRESH(golden_read);

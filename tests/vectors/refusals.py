@@ -54,7 +54,7 @@ def files():
     yield 'bad: eight bytes more', whole + bytes(8)
     yield 'bad: a byte more', whole + b'1'
     yield 'bad: a byte less', whole[:-1]
-    for version in (0, 7, 256, 512, 6 + (2 << 32), 6 + (16 << 32), 1 + (4 << 32), 1024 + 2):
+    for version in (0, 7, 256, 512, 6 + (2 << 32), 6 + (16 << 32), 6 + (32 << 32), 1 + (4 << 32), 1024 + 2):
         yield 'bad: version %d' % version, sealed(body, struct.pack('<8sQQ', b'AMPSTATE', version, len(body)))
     for version in (1, 2, 3, 258, 514, 770, 259, 515):
         yield 'old: version %d' % version, sealed(body, struct.pack('<8sQQ', b'AMPSTATE', version, len(body)))

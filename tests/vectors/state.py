@@ -3,7 +3,7 @@
 moments of each tensor as OUT.npz: NAME.master, NAME.m, NAME.v (that alone needs numpy)."""
 import array, struct, sys
 
-SHARD, SET, REPORT, SEED, HISTORY, CHUNK, GROUP = 1, 2, 4, 8, 256, 16384, 32
+SHARD, SET, REPORT, SEED, YOURS, HISTORY, CHUNK, GROUP = 1, 2, 4, 8, 16, 256, 16384, 32
 TOO_OLD = 'the file is of an amp.h before 0.6.0: load it with amp.h 0.7.0, and save it anew'
 KINDS, MOMENTS, MASTERS = ['own', 'adamw', 'sgd', 'lion'], ['fp32', 'bf16', '8bit'], ['fp32', '24bit', '24bit', 'sr', 'sr']
 # The numbers of a body, in their order: i an integer, f a float, d a double.
@@ -84,7 +84,7 @@ class File:
             check(known and self.version in (4, 5), path + ': its version is not read here')
             self.flags = (bits & 256 and REPORT) | (bits & 512 and SEED) | (self.version == 5 and SHARD)
             self.flags = SET if self.flags == SHARD and size == 24 else self.flags
-        check(self.flags < 16 and len(data) == 40 + size, path + ': of a newer amp.h, cut short or longer')
+        check(self.flags < 32 and len(data) == 40 + size, path + ': of a newer amp.h, cut short or longer')
         named = self.flags == SET and size == (32 if self.version == 6 else 24)
         check(size % 8 == 0 and (named or not self.flags & SET), path + ': its body is of no length that there is')
         self.body, self.at, (self.sum,) = data[32:-8], 0, struct.unpack('<Q', data[-8:])
@@ -119,11 +119,13 @@ class File:
         for _ in range(count):
             n, has = self.number(), self.number()
             moments, masters = (self.number(), self.number()) if self.version == 6 else (has >> 2 & 3, has >> 4)
-            t = dict(n=n, has=has & 3, moments=moments, masters=masters, lr_scale=self.number('f', 'lr_scale'),
-                     weight_decay=self.number('f', 'weight_decay'), name=self.take(self.number()).decode('utf-8', 'replace'))
-            known = moments < 3 and masters < 5 and (has < 4 or self.version < 6)
+            t = dict(n=n, has=has & 3, own=self.version == 6 and has == 4, moments=moments, masters=masters,
+                     lr_scale=self.number('f', 'lr_scale'), weight_decay=self.number('f', 'weight_decay'),
+                     name=self.take(self.number()).decode('utf-8', 'replace'))
+            known = moments < 3 and masters < 5 and (has < 5 or self.version < 6)
             check(known, '"%s": storage formats that are not read here' % t['name'])
             tensors.append(t)
+        check(any(t['own'] for t in tensors) == bool(self.flags & YOURS), 'a flag says otherwise which tensors are own')
         numbers.update({'seed': self.number()} if self.flags & SEED else {})
         self.take(8 * (7 + 6 * HISTORY + 4 * count) if self.flags & REPORT else 0)
         return numbers, tensors
@@ -172,7 +174,8 @@ if __name__ == '__main__':
     print(*('%s %r' % x for x in numbers.items()), sep='\n')
     for t in tensors:
         moments = MOMENTS[t['moments']] if t['has'] else 'none'
-        print('"%s": %d elements, masters %s, moments %s' % (t['name'], t['n'], MASTERS[t['masters']], moments))
+        print('"%s": %d elements, masters %s, moments %s%s' % (t['name'], t['n'], MASTERS[t['masters']], moments,
+                                                               ', own' if t['own'] else ''))
     if len(sys.argv) > 2:
         import numpy
         numpy.savez(sys.argv[2], **{'%s.%s' % (t['name'] or i, x): numpy.array(t[x]) for i, t in enumerate(tensors)
