@@ -35,11 +35,12 @@ grep -q 'came to 0.0122 instead of 2.3184: ok' "$out/log" &&
     grep -q '48 batches, 4 skipped steps done again: all bits as without overflows' "$out/log"
 check 'recipes: 100 steps clipped too early come to 100 * 0.25 * 0.5 / 1024; no batch is lost' $?
 "$build/recipes_net" > "$out/log" 2>&1
-check 'recipes_net: all four do what they say' $?
+check 'recipes_net: all five do what they say' $?
 grep -q 'head in fp16 skipped 200 of 200 steps' "$out/log" &&
     grep -q '^b. inference: 6144 bytes of half weights are left' "$out/log" &&
-    grep -q 'overflows: the same bits; without the gate weights are NaN after step 8: ok' "$out/log"
-check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes, Muon keeps its bits' $?
+    grep -q 'overflows: the same bits; without the gate weights are NaN after step 8: ok' "$out/log" &&
+    grep -q '^e. attention: the loss changes by 12.389 a unit' "$out/log"
+check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes, Muon keeps its bits, attention its slope' $?
 "$build/autocast_ops" > "$out/ops" 2> "$out/log"
 check 'autocast_ops: its forward pass agrees with fp32' $?
 words='; types are fp32, fp16, bf16, low; ops: --table all$'
