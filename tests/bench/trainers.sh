@@ -18,7 +18,7 @@ complain() { # complain TRAINER WHAT LOG
 build() { # build TRAINER VARIANT
     rm -rf "${dir:?}/$1/$2" && cp -R "$dir/$1/source" "$dir/$1/$2" && cd "$dir/$1/$2" || return
     for diff in own "$2"; do
-        [ ! -f "../$diff.diff" ] || patch -f -p1 < "../$diff.diff" || return
+        [ ! -s "../$diff.diff" ] || patch -f -p1 < "../$diff.diff" || return
         [ "$2" != own ] || break
     done
     sh ../build
@@ -34,7 +34,7 @@ run() { # run TRAINER VARIANT: SECONDS LOSS, behind those of earlier runs
 }
 sed -n 's/^model name[^:]*: */# /p;T;q' /proc/cpuinfo 2> /dev/null
 echo "# $("$CC" --version | head -n 1); amp.h $(sed -n 's/^.* amp.h - v\([^ ]*\).*/\1/p;q' amp.h)"
-echo '| trainer, variant | lines | its own, s | with amp.h, s | times as fast | loss, its own | loss |'
+echo '| trainer, variant | lines | its own, s | variant, s | times as fast | loss, its own | loss |'
 echo '|---|---|---|---|---|---|---|'
 for trainer in $(cd "$dir" && ls); do
     [ -d "$dir/$trainer/source" ] || continue
@@ -61,7 +61,7 @@ for trainer in $(cd "$dir" && ls); do
             { seconds[NR] = $1; loss[NR] = $2 }
             END {
                 if (NR != 2 || !seconds[2]) exit 1
-                printf "| %s | %d | %.2f | %.2f | %.2f | %s | %s |\n", name, lines, seconds[1], seconds[2],
+                printf "| %s | %d | %.3g | %.3g | %.2f | %s | %s |\n", name, lines, seconds[1], seconds[2],
                     seconds[1] / seconds[2], loss[1], loss[2]
             }' "$dir/$trainer/best" || failed=1
     done

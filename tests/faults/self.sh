@@ -265,7 +265,7 @@ trainers() { # trainers STATUS LINE
     CC="$cc" sh tests/bench/trainers.sh "$out/trainers" 2 > "$out/log" 2>&1
     [ $? = "$1" ] && grep -qFx "$2" "$out/log"
 }
-replaces own 9 8 && replaces bf16 8 2 && trainers 0 '| toy, bf16 | 2 | 8.50 | 2.50 | 3.40 | 8.25 | 2.25 |'
+replaces own 9 8 && replaces bf16 8 2 && trainers 0 '| toy, bf16 | 2 | 8.5 | 2.5 | 3.40 | 8.25 | 2.25 |'
 check "trainers: a variant's row has lines, seconds, their ratio, both losses" $?
 replaces bf16 7 2 && trainers 1 'FAIL toy: bf16 does not build' && ! grep -q '^| toy' "$out/log"
 check "trainers: lines of another version are told, and give no row" $?
