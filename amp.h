@@ -198,7 +198,7 @@
    >>options  Macros, with the place where each must be defined.
 
        AMP_IMPLEMENTATION   in one file: compiles the functions there
-       AMP_STATIC           with it: makes all functions static to that file
+       AMP_STATIC           with it: all functions, and the current autocast, are that file's own
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32 matrices with
                             cblas_sgemm, unless they are thin or tiny; on Apple (Accelerate) in
                             a scope, too: >>api autocast
@@ -1459,6 +1459,13 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
    AMPI_TIER ends the names of a tier's functions: AMPI_(add) is ampi_add_avx2, and make tier
    TIER=avx2 prints them all. A vector has AMPI_W numbers, in plain C one: AMPI_V are floats,
    AMPI_U words of 32 bits. */
+
+/* C89 has neither inline nor declarations in loops (gcc's and clang's gnu89 have): one error. */
+#if defined(AMP_IMPLEMENTATION) && defined(__STRICT_ANSI__) && !defined(__cplusplus) && \
+    (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
+#error "amp.h is C99: compile the file of AMP_IMPLEMENTATION with -std=c99 or newer"
+#undef AMP_IMPLEMENTATION
+#endif
 
 #if (defined(AMP_IMPLEMENTATION) || defined(AMP_KERNELS)) && !defined(AMP_CORE_INCLUDED)
 #define AMP_CORE_INCLUDED

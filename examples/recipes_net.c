@@ -1,8 +1,9 @@
-/* recipes_net.c - three situations of a network whose layers are products, each in one function
+/* recipes_net.c - four situations of a network whose layers are products, each in one function
 
      a  layers that stay in fp32 in a half network
      b  inference in half from the state of a training run
      c  a weight cache, and a write to a weight that nobody announced
+     d  attention, forward and backward, where q, k and v lie side by side (support/attention.h)
 
    Build and run:
        cc -O2 -I. examples/recipes_net.c -o recipes_net -lm && ./recipes_net
@@ -14,9 +15,10 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #define PROGRAM "recipes_net"
+#include "support/attention.h"
 #include "support/train_cli.h" /* fail, no_options, finish */
 
-#include <math.h>   /* sqrt */
+#include <math.h>   /* fabs, sqrt */
 #include <stdio.h>
 #include <stdlib.h> /* exit, malloc */
 #include <string.h> /* memcmp, memcpy, strcmp */
@@ -252,10 +254,54 @@ static void recipe_c(void) {
     amp_optimizer_free(&n.opt);
 }
 
+/* d. Attention on the layout that you have, as GPT-2's trainers store it: attend and attend_back stand
+   in the place of their loops, with the scratch that these had. The check is one for any backward:
+   along a direction the loss changes as the gradient says. Here it is a sum of out times factors. */
+enum { TOKENS = 48, WIDTH = 32, SEQUENCES = 3, HEADS = 4, QKV = SEQUENCES * TOKENS * 3 * WIDTH,
+       SQUARES = SEQUENCES * HEADS * TOKENS * TOKENS };
+
+static double attention_loss(amp_dtype compute, float *qkv, float *dqkv) {
+    static float    out[QKV / 3], factor[QKV / 3], prob[SQUARES], scratch[SQUARES / SEQUENCES];
+    const attention t     = {SEQUENCES, TOKENS, WIDTH, HEADS, compute};
+    uint32_t        state = 2;
+    double          loss  = 0.0;
+    at_random(factor, QKV / 3, 1.0f, &state);
+    must(attend(&t, out, prob, qkv));
+    for (int i = 0; i < QKV / 3; i++) loss += (double)out[i] * (double)factor[i];
+    if (dqkv) must(attend_back(&t, dqkv, scratch, factor, prob, qkv));
+    return loss;
+}
+
+static void recipe_d(void) {
+    static float qkv[QKV], moved[QKV], direction[QKV], grad[QKV], rounded[QKV];
+    const float  step  = 1.0f / 64.0f;
+    uint32_t     state = 1;
+    double       slope = 0.0, change = 0.0, error = 0.0, square = 0.0;
+    at_random(qkv, QKV, 2.0f, &state);
+    at_random(direction, QKV, 1.0f, &state);
+    attention_loss(AMP_F32, qkv, grad);
+    attention_loss(AMP_BF16, qkv, rounded);
+    for (int side = -1; side <= 1; side += 2) {
+        for (int i = 0; i < QKV; i++) moved[i] = qkv[i] + (float)side * step * direction[i];
+        change += side * attention_loss(AMP_F32, moved, NULL) / (2.0 * (double)step);
+    }
+    for (int i = 0; i < QKV; i++) {
+        slope += (double)grad[i] * (double)direction[i];
+        square += (double)grad[i] * (double)grad[i];
+        error += (double)(rounded[i] - grad[i]) * (double)(rounded[i] - grad[i]);
+    }
+    printf("d. attention: the loss changes by %.3f a unit,\n   as its gradient says (%.3f);\n", change,
+           slope);
+    printf("   rounded to bf16 the gradient is another by %.1f %%:", 100.0 * sqrt(error / square));
+    check(fabs(change / slope - 1.0) < 0.002 && fabs(slope) > 1.0 && error > 0.0 &&
+          error < 1e-4 * square);
+}
+
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs three recipes, a to c; takes no options.");
+    no_options(argc, argv, "Runs four recipes, a to d; takes no options.");
     recipe_a();
     recipe_b();
     recipe_c();
+    recipe_d();
     return finish(0);
 }

@@ -136,7 +136,7 @@ $(BUILD)/tests/platforms.log: tests/host/platforms.sh $(SUPPORT) $(TESTS:%=tests
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(HEADERS)
 $(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig \
                         tests/*.sh tests/*/*.sh tests/*/*.awk tests/gpu/emu/*.sh tests/faults/planted/*) \
-                        $(TESTS:%=tests/unit/test_%.c) tests/support/test.h tests/bench/peers.py $(wildcard tests/bench/compare*)
+                        $(TESTS:%=tests/unit/test_%.c) tests/support/test.h tests/bench/peers.py tests/bench/trainers.sh $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
 $(BUILD)/tests/model_self.log: tests/unit/test_model.c $(SUPPORT)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)

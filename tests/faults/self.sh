@@ -250,6 +250,26 @@ check "bench-compare: no row of equal versions is slower" $?
 compare "$out/slow.h" 1 '10 rows, [4-6] slower' && [ "$(grep -c '^SLOWER c cast .* 100000$' "$out/log")" = 4 ]
 check "bench-compare: a delay in amp_cast is seen in its four rows" $?
 
+# make trainers: of a toy, whose loss is what it counts to; and of one whose diff is of another version.
+toy=$out/trainers/toy
+rm -rf "$out/trainers" && mkdir -p "$toy/source"
+printf '%s\n' '#include <stdio.h>' 'int main(void) {' '    const int steps = 9;' \
+    '    return printf("step %d\n%d.5 %d.25\n", steps, steps, steps) < 0;' '}' > "$toy/source/toy.c"
+echo '"$CC" toy.c -o toy && grep -q "v[0-9]" "$AMP/amp.h"' > "$toy/build"
+echo './toy' > "$toy/run"
+replaces() { # replaces FILE OLD NEW
+    printf '%s\n' '--- a/toy.c' '+++ b/toy.c' '@@ -3,1 +3,2 @@' "-    const int steps = $2;" \
+        "+    /* lines */" "+    const int steps = $3;" > "$toy/$1.diff"
+}
+trainers() { # trainers STATUS LINE
+    CC="$cc" sh tests/bench/trainers.sh "$out/trainers" 2 > "$out/log" 2>&1
+    [ $? = "$1" ] && grep -qFx "$2" "$out/log"
+}
+replaces own 9 8 && replaces bf16 8 2 && trainers 0 '| toy, bf16 | 2 | 8.5 | 2.5 | 3.40 | 8.25 | 2.25 |'
+check "trainers: a variant's row has lines, seconds, their ratio, both losses" $?
+replaces bf16 7 2 && trainers 1 'FAIL toy: bf16 does not build' && ! grep -q '^| toy' "$out/log"
+check "trainers: lines of another version are told, and give no row" $?
+
 # bench-peers: a rival that is 20 times slower in a type is a line of it. torch is a stand-in, slow in fp16.
 if have python3; then
     mkdir -p "$out/peers"

@@ -103,6 +103,33 @@ for compiler in "$CC" "$CLANG"; do
     silent "AMP_STATIC, one function used, $compiler" $S -DUSE_IT -o "$out/static" -lm
     silent "AMP_STATIC, runs, $compiler" "$out/static"
 done
+# A C++ trainer. a.c and b.c are its units; both have amp.h whole with AMP_STATIC, as a project of headers has
+# it; or b.c is a shared library that hides its names: its own amp.h, or with AMP_DEF the program's, too.
+modern='-std=c++20 -fno-exceptions -fno-rtti'
+visible='__attribute__((visibility("default")))'
+exports() { # exports FILE LEAST: the three functions of b.c, so many of amp.h or, for 0, none, no other
+    nm -D --defined-only "$1" | awk -v least="$2" 'NF == 3 && $2 == "T" {
+            if ($3 ~ /^_?amp_/) amp++; else if ($3 ~ /_b/) own++; else other++ }
+        END { exit !(own == 3 && !other && (least ? amp >= least : !amp)) }'
+}
+for compiler in "$CXX" "$CLANGXX"; do
+    if ! accepts "$compiler $modern" cpp; then skip "$compiler $modern" 'not known here'; continue; fi
+    X="$compiler $modern $level $WARN -I. -x c++" all=-DAMP_IMPLEMENTATION=
+    silent "$compiler $modern: two units" $X $here/a.c $here/b.c -o "$out/two" -lm
+    silent "$compiler $modern: two units, runs" "$out/two"
+    silent "$compiler: AMP_STATIC in both" $X $all -DAMP_STATIC -DOWN=1 $here/a.c $here/b.c -o "$out/two" -lm
+    silent "$compiler: AMP_STATIC in both, runs" "$out/two"
+    for exported in 0 75; do
+        define="-DAMP_DEF=extern" where=-DOWN=1
+        [ $exported = 0 ] || define="-DAMP_DEF=$visible" where=-DELSEWHERE
+        rm -f "$out/libb.so" "$out/two"
+        silent "$compiler: a shared library, $exported of amp.h to be seen" $X -fPIC -shared -fvisibility=hidden \
+            $all "$define" -DEXPORTED="$visible" $here/b.c -o "$out/libb.so" -lm
+        silent "$compiler: a shared library, $exported of amp.h are seen" exports "$out/libb.so" $exported
+        silent "$compiler: its program, $where" $X $where $here/a.c -x none "$out/libb.so" -o "$out/two" -lm
+        silent "$compiler: its program, $where, runs" "$out/two"
+    done
+done
 silent 'AMP_NO_AUTOCAST' $C -DAMP_NO_AUTOCAST $here/a.c $here/b.c -o "$out/no_autocast" -lm
 silent 'AMP_NO_AUTOCAST, runs' "$out/no_autocast"
 sizes() { # FILE: of what users hold, printed by a program that includes it
@@ -172,6 +199,19 @@ for compiler in "$CC" "$CLANG"; do
         same_code $compiler -DAMP_IMPLEMENTATION -include ./amp.h -x c /dev/null
     silent "$compiler: another amp.h first in the path" \
         same_code $compiler -I"$ways/decoy" "$ways/real.c"
+done
+says_c99() { # COMPILER FLAGS...: it does not compile, and that is all it says
+    ! "$@" -Wall -I. -fsyntax-only "$out/only.c" > "$out/errors" 2>&1 &&
+        [ "$(grep -cE '(error|warning):' "$out/errors")" = 1 ] && grep -q 'error:.*-std=c99' "$out/errors"
+}
+for compiler in "$CC" "$CLANG"; do
+    if ! have "$compiler"; then skip "C89, $compiler" 'not found'; continue; fi
+    for std in -std=c89 -ansi -std=iso9899:199409; do
+        silent "$compiler $std: one error, that amp.h is C99" says_c99 $compiler $std
+    done
+    silent "$compiler -std=gnu89, which has what it needs" \
+        $compiler -std=gnu89 -Wall $level -I. $here/use.c -o "$out/use" -lm
+    silent "$compiler -std=gnu89, runs" "$out/use"
 done
 silent 'AMP_NO_VECTORS' $C -DAMP_NO_VECTORS $here/use.c -o "$out/use" -lm
 silent 'AMP_NO_VECTORS, runs' "$out/use"

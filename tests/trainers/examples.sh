@@ -35,10 +35,11 @@ grep -q 'came to 0.0122 instead of 2.3184: ok' "$out/log" &&
     grep -q '48 batches, 4 skipped steps done again: all bits as without overflows' "$out/log"
 check 'recipes: 100 steps clipped too early come to 100 * 0.25 * 0.5 / 1024; no batch is lost' $?
 "$build/recipes_net" > "$out/log" 2>&1
-check 'recipes_net: all three do what they say' $?
+check 'recipes_net: all four do what they say' $?
 grep -q 'head in fp16 skipped 200 of 200 steps' "$out/log" &&
-    grep -q '^b. inference: 6144 bytes of half weights are left' "$out/log"
-check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes' $?
+    grep -q '^b. inference: 6144 bytes of half weights are left' "$out/log" &&
+    grep -q '^d. attention: the loss changes by 12.389 a unit' "$out/log"
+check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes, attention its slope' $?
 "$build/muon" > "$out/log" 2>&1 && grep -q 'weights and moments of both as before: ok$' "$out/log"
 check "muon: a NaN in a gradient of Muon's leaves AdamW's state, too" $?
 awk '/^AdamW  |^Muon, AdamW/ {rows++; loss[rows] = $(NF - 6); right[rows] = $(NF - 3)}

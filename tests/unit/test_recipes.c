@@ -1,14 +1,17 @@
 /* test_recipes.c - what examples/recipes.c and recipes_net.c rely on, to the last bit: accumulation,
    a shared scaler, penalties, steps by hand, runs in one object, clipping, inference, moments of one's
-   own, averages, the environment, and what a session counts. */
+   own, averages, the environment, what a session counts, and attention. */
 
 #define _GNU_SOURCE /* setenv */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
+#include "../../examples/support/attention.h"
 #include "../support/fp.h"
 #include "../support/posix.h"
 #include "../support/prepare.h"
+#include "../support/random.h"
 #include "../support/test.h"
+#include "../support/tiles.h" /* tiles_fmaf */
 
 #include <fenv.h> /* feholdexcept, fesetenv */
 
@@ -657,6 +660,121 @@ TEST(gated_momentum, "muon.c: a momentum that is changed behind begin_step alone
     amp_optimizer_free(&clean.opt);
 }
 
+/* ================================================================== recipes_net d  attention */
+
+enum { ROOM = 4096 }; /* numbers in the largest array of each case */
+
+/* Plain loops in double: out, and prob if there is one. Element i of qkv is moved by change. */
+static void plain_attention(const attention *t, const float *qkv, size_t moved, double change, double *out,
+                            double *prob) {
+    static double  x[ROOM], score[ROOM];
+    const size_t   n = t->tokens, w = t->width, depth = w / t->heads;
+    size_t         s, h, i, j, d;
+    for (i = 0; i < t->sequences * n * 3 * w; i++) x[i] = (double)qkv[i] + (i == moved ? change : 0.0);
+    for (s = 0; s < t->sequences; s++)
+        for (h = 0; h < t->heads; h++)
+            for (i = 0; i < n; i++) {
+                const double *q = x + (s * n + i) * 3 * w + h * depth;
+                double        sum = 0.0;
+                for (j = 0; j <= i; j++) {
+                    const double *k = x + (s * n + j) * 3 * w + w + h * depth;
+                    for (score[j] = 0.0, d = 0; d < depth; d++) score[j] += q[d] * k[d];
+                    score[j] = exp(score[j] / sqrt((double)depth));
+                    sum += score[j];
+                }
+                for (d = 0; d < depth; d++) {
+                    double *y = out + (s * n + i) * w + h * depth + d;
+                    for (*y = 0.0, j = 0; j <= i; j++)
+                        *y += score[j] / sum * x[(s * n + j) * 3 * w + 2 * w + h * depth + d];
+                }
+                for (j = 0; prob && j < n; j++)
+                    prob[((s * t->heads + h) * n + i) * n + j] = j <= i ? score[j] / sum : 0.0;
+            }
+}
+
+static int within(float x, double want, double limit) { return fabs((double)x - want) <= limit; }
+
+/* alpha times the sum of a b in order, rounded as products of fp32 are in this tier. */
+static float plain_sum(const float *a, size_t step_a, const float *b, size_t step_b, size_t n, float alpha) {
+    const int      fused = strcmp(amp_cpu_tier(), "c") != 0;
+    volatile float s     = 0.0f, product;
+    size_t         i;
+    for (i = 0; i < n; i++, a += step_a, b += step_b) {
+        product = *a * *b;
+        s       = fused ? tiles_fmaf(*a, *b, s) : s + product;
+    }
+    s = s * alpha;
+    return s;
+}
+
+/* out and dqkv by loops from what attend and attend_back left in prob and scratch, sequence s. */
+static void same_products(const attention *t, size_t s, const float *out, const float *dqkv, const float *dout,
+                          const float *prob, const float *scratch, const float *qkv) {
+    const size_t n = t->tokens, w = t->width, depth = w / t->heads;
+    const float  alpha = 1.0f / sqrtf((float)depth);
+    size_t       h, i, d;
+    for (h = 0; h < t->heads; h++)
+        for (i = 0; i < n; i++)
+            for (d = 0; d < depth; d++) {
+                const size_t at = h * depth + d, row = s * n * 3 * w + at;
+                const float *p = prob + (s * t->heads + h) * n * n, *ds = scratch + h * n * n;
+                const float *dy = dout + s * n * w + at, *dx = dqkv + row + i * 3 * w;
+                CHECK_EQ_F32(out[(s * n + i) * w + at],
+                             plain_sum(p + i * n, 1, qkv + row + 2 * w, 3 * w, i + 1, 1.0f));
+                CHECK_EQ_F32(dx[2 * w], plain_sum(p + i * n + i, n, dy + i * w, w, n - i, 1.0f));
+                CHECK_EQ_F32(dx[0], plain_sum(ds + i * n, 1, qkv + row + w, 3 * w, i + 1, alpha));
+                CHECK_EQ_F32(dx[w], plain_sum(ds + i * n + i, n, qkv + row + i * 3 * w, 3 * w, n - i, alpha));
+            }
+}
+
+TEST(attention, "recipes_net d: probabilities and outputs of plain loops, gradients by finite differences, in fp32 the "
+                "bits of loops; rounded to 16 bits near them") {
+    static const size_t sizes[][4] = {{1, 1, 1, 1}, {2, 7, 15, 3}, {1, 33, 32, 2}, {3, 8, 24, 1}, {2, 5, 6, 6}};
+    static float        qkv[ROOM], out[ROOM], prob[ROOM], dqkv[ROOM], scratch[ROOM], dout[ROOM], low[ROOM];
+    static double       want[ROOM], want_prob[ROOM], up[ROOM], down[ROOM];
+    static const double near[] = {2e-6, 4e-3, 3e-2}; /* of 1: fp32, fp16, bf16 with some roundings each */
+    size_t              c, i, j;
+    int                 type;
+    for (c = 0; c < sizeof sizes / sizeof *sizes; c++) {
+        const attention t = {sizes[c][0], sizes[c][1], sizes[c][2], sizes[c][3], AMP_F32};
+        const size_t    rows = t.sequences * t.tokens, outs = rows * t.width, one = t.heads * t.tokens * t.tokens;
+        attention       of   = t;
+        for (i = 0; i < 3 * outs; i++) qkv[i] = random_value();
+        for (i = 0; i < outs; i++) dout[i] = random_value();
+        for (i = 0; i < ROOM; i++) out[i] = prob[i] = dqkv[i] = scratch[i] = 7.0f;
+        plain_attention(&t, qkv, 0, 0.0, want, want_prob);
+        CHECK_EQ_INT(attend(&t, out, prob, qkv), AMP_OK);
+        for (i = 0; i < outs; i++) CHECK(within(out[i], want[i], near[0]));
+        for (i = 0; i < t.sequences * one; i++) CHECK(within(prob[i], want_prob[i], near[0]));
+        for (i = 0; i < t.sequences * one; i++) CHECK(want_prob[i] > 0.0 || prob[i] == 0.0f);
+        CHECK_EQ_INT(attend_back(&t, dqkv, scratch, dout, prob, qkv), AMP_OK);
+        same_products(&t, t.sequences - 1, out, dqkv, dout, prob, scratch, qkv);
+        for (i = 0; i < 3 * outs; i += c == 2 ? 7 : 1) {
+            const double h     = 1.0 / 1024.0; /* of which the square is left, and what fp32 rounds */
+            double       slope = 0.0;
+            plain_attention(&t, qkv, i, h, up, NULL), plain_attention(&t, qkv, i, -h, down, NULL);
+            for (j = 0; j < outs; j++) slope += (up[j] - down[j]) / (2.0 * h) * (double)dout[j];
+            CHECK(within(dqkv[i], slope, 1e-5));
+        }
+        CHECK(out[outs] == 7.0f && prob[t.sequences * one] == 7.0f && dqkv[3 * outs] == 7.0f && scratch[one] == 7.0f);
+        for (type = AMP_F16; type <= AMP_BF16; type++) {
+            of.compute = (amp_dtype)type;
+            CHECK_EQ_INT(attend(&of, out, prob, qkv), AMP_OK);
+            for (i = 0; i < outs; i++) CHECK(within(out[i], want[i], near[type]));
+            CHECK_EQ_INT(attend_back(&of, low, scratch, dout, prob, qkv), AMP_OK);
+            for (i = 0; i < 3 * outs; i++) CHECK(within(low[i], dqkv[i], near[type] * 4.0));
+        }
+    }
+    {
+        attention wrong = {1, 2, 4, 2, (amp_dtype)9}, steep = {1, 4, 1, 1, AMP_F32};
+        for (i = 0; i < 4; i++) qkv[3 * i] = 1000.0f, qkv[3 * i + 1] = (float)(i % 3), qkv[3 * i + 2] = (float)i;
+        CHECK_EQ_INT(attend(&steep, out, prob, qkv), AMP_OK); /* scores to 2000: the largest takes all */
+        for (i = 0; i < 4; i++) CHECK_EQ_F32(out[i], i < 2 ? (float)i : 2.0f);
+        CHECK_EQ_INT(attend(&wrong, out, prob, qkv), AMP_ERROR_INVALID_ENUM);
+        CHECK_EQ_INT(attend_back(&wrong, dqkv, scratch, dout, prob, qkv), AMP_ERROR_INVALID_ENUM);
+    }
+}
+
 /* ====================================================================================== FAQ */
 
 /* An Adam of the user's own, whose moments are frozen tensors of the same optimizer. */
@@ -953,6 +1071,7 @@ int main(int argc, char **argv) {
     RUN(clipping_order);
     RUN(inference);
     RUN(gated_momentum);
+    RUN(attention);
     RUN(own_moments);
     RUN(average_evaluated);
     RUN(gradients_late);
