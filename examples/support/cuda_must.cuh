@@ -1,4 +1,4 @@
-/* cuda_must.cuh - what the CUDA examples do when a call of CUDA, cuBLAS or amp.h fails; launches
+/* cuda_must.cuh - what the CUDA examples do when a call of CUDA, cuBLAS or amp.h fails; grids
 
    Include it after their headers and train_cli.h.                                                */
 
@@ -38,17 +38,6 @@ static inline void must(amp_result result) {
 #define FOR_EACH(i, n)                                                  \
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; \
          i += (size_t)gridDim.x * blockDim.x)
-
-template <class T> struct same { typedef T type; };
-
-/* kernel<<<blocks, threads, 0, stream>>>(arguments), with its error, as plain C++. */
-template <class... P>
-static void launch_on(cudaStream_t stream, void (*kernel)(P...), dim3 blocks, int threads,
-                      typename same<P>::type... arguments) {
-    void *pointers[] = {(void *)&arguments...};
-    must(cudaLaunchKernel((const void *)kernel, blocks, dim3((unsigned)threads), pointers, 0,
-                          stream));
-}
 
 /* Of 256 threads for n elements: what FOR_EACH goes on from. */
 static inline dim3 blocks_for(size_t n) {

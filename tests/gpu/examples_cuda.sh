@@ -10,7 +10,7 @@ have "$compiler" || { skip compiler "$compiler not found"; finish; }
 if quick; then with=-O1; fi
 
 for program in train_cuda step_cuda gpt_cuda; do
-    object "$out/$program.o" "$compiler" $fake -w $with $linked $front -c "$(example $program.cu)" &&
+    plain "$out/$program.o" "$compiler" "$(example $program.cu)" $fake -w $with $linked &&
         $compiler "$out/$program.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" \
             -o "$out/$program" > "$out/log" 2>&1
     check "$program: compiles with $compiler" $?

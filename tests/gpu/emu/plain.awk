@@ -37,7 +37,7 @@ function refuse(what) {
         front = substr($0, 1, RSTART - 1)
         found = substr($0, RSTART, RLENGTH)
         $0    = substr($0, RSTART + RLENGTH)
-        if (split(done front, quotes, "\"") % 2 == 0) { # in a string
+        if (split(done front " ", quotes, "\"") % 2 == 0) { # in a string
             done = done front found
             continue
         }
