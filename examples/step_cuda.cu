@@ -268,14 +268,10 @@ static void make_data(void) {
 }
 
 int main(int argc, char **argv) {
-    int  count = 0;
     bool ok;
     no_options(argc, argv, "Runs one optimizer kernel on a GPU in three ways that skip steps after an\n"
                            "overflow, and compares them; takes no options.");
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0)
-        fail(1, "no GPU", error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
-             "run it where nvidia-smi lists one");
+    (void)count_gpus();
     must(cudaStreamCreateWithFlags(&g.stream, cudaStreamNonBlocking));
     must(cudaStreamCreateWithFlags(&g.body, cudaStreamNonBlocking));
     must(amp_cuda_backend(&g.backend, g.stream, NULL));

@@ -575,12 +575,7 @@ static void refuse_sizes(const options *o) {
 
 /* Find the GPU, set up a stream and cuBLAS with room for its products, and lay the text there. */
 static void open_gpu(const options *o, const text *t) {
-    int               count = 0;
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0)
-        fail(1, "no GPU",
-             error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
-             "run it where nvidia-smi lists one");
+    (void)count_gpus();
     must(cudaGetDeviceProperties(&gpu.device, 0));
     must(cudaStreamCreateWithFlags(&gpu.stream, cudaStreamNonBlocking));
     must(cublasCreate(&gpu.blas));

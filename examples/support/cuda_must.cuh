@@ -34,6 +34,19 @@ static inline void must(amp_result result) {
         fail(1, "amp.h", amp_result_string(result), "this is a bug in " PROGRAM ".cu");
 }
 
+/* CUDA's own text for a machine without a driver is that its version is insufficient. */
+static inline int count_gpus(void) {
+    int               count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaErrorInsufficientDriver)
+        fail(1, "no GPU", "no driver, or one older than this program's CUDA",
+             "install NVIDIA's, or run it where there is one");
+    if (error != cudaSuccess || count == 0)
+        fail(1, "no GPU", error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
+             "run it where nvidia-smi lists one");
+    return count;
+}
+
 /* All of n elements, whatever the grid. */
 #define FOR_EACH(i, n)                                                  \
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; \

@@ -89,12 +89,26 @@ toolkit() { # NVIDIA's declarations, which the fake headers only imitate; nothin
         return
     }
     drop_in "NVIDIA's headers" "-isystem $cuda/include"
-    for source in tests/unit/test_sgemm.cpp examples/cublas/trainer_fp32.cu examples/cublas/trainer_amp.cu; do
+    for source in tests/unit/test_sgemm.cpp examples/cublas/trainer_*.cu examples/cublas/saxpy_amp.cu; do
         try "NVIDIA's headers: $source" \
             plain "$out/toolkit.o" "$cxx" $source $warn -isystem "$cuda/include"
     done
 }
 
+# No kernel of its own: the host reads found_inf, in the step with a planted overflow, too.
+learns() {
+    program saxpy_amp examples/cublas/saxpy_amp.cu || return
+    try 'saxpy_amp: runs' "$out/saxpy_amp"
+    cp "$out/log" "$out/saxpy_amp.said"
+    try 'saxpy_amp: learns, and skips the planted overflow' awk '$1 == "before" {before = $3}
+        $1 == "after" {after = $3} $1 == "skipped" {skipped = $2}
+        END {exit !(before > 1 && after < 1e-4 && skipped > 0)}' "$out/saxpy_amp.said"
+    AMP_ENABLE=0 "$out/saxpy_amp" > "$out/saxpy_amp.off" 2>&1
+    try 'saxpy_amp: without amp.h that overflow spoils the weights' \
+        grep -q '^after   error \([0-9]\{9\}\|-*nan\|inf\)' "$out/saxpy_amp.off"
+    try 'saxpy_amp: its 18 lines are marked, in order' awk '/AMP [0-9]* \*\/$/ {n++; if ($(NF - 1) != n) exit 1}
+        END {if (n != 18) exit 1}' examples/cublas/saxpy_amp.cu
+}
 marked() { # what stands in #ifndef FP32 is what is marked, in order, and no more than allowed
     awk '/^#endif/ {on = 0} on {print} /^#ifndef FP32/ {on = 1}' examples/cublas/trainer_amp.cu > "$out/changed"
     changed=$(grep -c . "$out/changed")
@@ -110,9 +124,15 @@ agree() {
 }
 
 trainers() {
+    # Linked last, so that no default comes later: the first call fails as without a driver.
+    printf '%s\n' '#include "cuda_emu.h"' 'static int none = (emu_fail_error = cudaErrorInsufficientDriver, emu_fail_at = 1);' \
+        > "$out/driver.cpp"
+    object "$out/driver.o" "$cxx" $fake -c "$out/driver.cpp"
     for name in trainer_fp32 trainer_amp; do
         program $name examples/cublas/$name.cu || return
+        $cxx $with "$out/$name.o" "$objects/kernels.o" "$objects/emu.o" "$out/driver.o" -o "$out/driver-$name"
         refuses "$name: an unknown option is refused" . "$out/$name" --bogus
+        refuses "$name: without a driver it says so" 'no NVIDIA driver' "$out/driver-$name"
         try "$name: runs" "$out/$name" --small
         cp "$out/log" "$out/$name.said"
     done
@@ -123,5 +143,6 @@ trainers() {
 drop_in 'fake headers' '-isystem tests/gpu/emu/fake'
 toolkit
 trainers
+learns
 if quick; then test_sgemm --quick; else test_sgemm; fi
 finish
