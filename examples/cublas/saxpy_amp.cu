@@ -4,8 +4,7 @@
    is cublasSscal and cublasSaxpy. There is no kernel that could look at found_inf, so the host reads
    it: one cudaMemcpy, which waits for the GPU once a step. The lines AMP 1 to AMP 18 are what the
    trainer adds; with them the products run on fp16 tensor cores, and a step whose gradients overflow
-   is skipped. At step 100 they do, on
-   purpose.
+   is skipped. At step 100 they do, on purpose.
 
    BUILD AND RUN, in the directory of amp.h:
 
