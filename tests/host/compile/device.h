@@ -54,7 +54,9 @@ struct emu_config { emu_config(dim3 grid, dim3 block, size_t shared = 0, cudaStr
 template <class... P> struct emu_call { void operator()(P... arguments) const; };
 template <class... P> emu_call<P...> emu_typed(const emu_config &config, void (*kernel)(P...));
 template <class T, class K>
-auto emu_plain(T typed, K generic, const emu_config &config) -> decltype(typed(config));
+auto emu_plain(T typed, K, const emu_config &config) -> decltype(typed(config)) {
+    return typed(config);
+}
 
 extern "C" void cudaGraphSetConditional(unsigned long long handle, unsigned value);
 
