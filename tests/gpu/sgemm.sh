@@ -137,6 +137,9 @@ trainers() {
         cp "$out/log" "$out/$name.said"
     done
     try "trainer_amp: as accurate as trainer_fp32, to $most_apart percent" agree
+    AMP_LOSS_SCALE=16777216 "$out/trainer_amp" --small > "$out/trainer_amp.skips" 2>&1
+    try 'trainer_amp: where every step overflows, no weight moves' awk '{loss[$1] = $3}
+        END {exit !(loss["before"] > 1 && loss["after"] == loss["before"])}' "$out/trainer_amp.skips"
     try "trainer_amp: $(marked | head -n 1 | sed 's/,.*//'), all marked" marked
 }
 
