@@ -182,7 +182,8 @@
    cudaGraphGetEdges and its likes are cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
 
    Your own optimizer kernel learns of a skip in one of three ways:
-       read-back      begin_step and end_step as on a CPU; the host waits once
+       read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler alone
+                      (cublasSaxpy): cudaMemcpy found_inf after unscale, step if it is 0, update
        gate           amp_optimizer_check, your kernel, end_step; the kernel starts with
                       if (gate->skip) return; gate is that of amp_optimizer_gate
        graph node     amp_cuda_if_begin and _end around launches that you cannot change; CUDA 12.4

@@ -80,13 +80,6 @@ static __global__ void gradient_kernel(float *grad, const float *x, const float 
     grad[j] = *spike ? 1e9f : 2.0f / SAMPLES * sum * *scale;
 }
 
-/* With a thread for each of n. */
-template <class... P>
-static void launch(cudaStream_t stream, int n, void (*kernel)(P...),
-                   typename same<P>::type... arguments) {
-    launch_on(stream, kernel, dim3((unsigned)(n + 127) / 128), 128, arguments...);
-}
-
 /* -------------------------------------------------------------------------------- three steps */
 
 static struct gpu {
@@ -100,21 +93,23 @@ static struct gpu {
 
 static void forward(void) {
     must(amp_cuda_cast(g.w_read, AMP_F32, amp_optimizer_model(&g.opt, 0), AMP_F16, DIM, g.stream));
-    launch(g.stream, SAMPLES, error_kernel, g.error, g.x, g.y, g.w_read);
+    error_kernel<<<(SAMPLES + 127) / 128, 128, 0, g.stream>>>(g.error, g.x, g.y, g.w_read);
+    must(cudaGetLastError());
 }
 
 static void forward_backward(void) {
     forward();
-    launch(g.stream, DIM, gradient_kernel, g.grad, g.x, g.error,
-           amp_optimizer_loss_scale_ptr(&g.opt), g.spike);
+    gradient_kernel<<<(DIM + 127) / 128, 128, 0, g.stream>>>(g.grad, g.x, g.error,
+        amp_optimizer_loss_scale_ptr(&g.opt), g.spike);
+    must(cudaGetLastError());
     must(amp_cuda_cast(g.half_grad, AMP_F16, g.grad, AMP_F32, DIM, g.stream));
 }
 
 static void read_back_step(void) {
     forward_backward();
     if (amp_optimizer_begin_step(&g.opt))                                     /* READ-BACK 1 */
-        launch(g.stream, DIM, own_kernel, g.w, g.m, amp_optimizer_grad(&g.opt, 0), DIM,
-               learning_rate);
+        own_kernel<<<(DIM + 127) / 128, 128, 0, g.stream>>>(g.w, g.m,
+            amp_optimizer_grad(&g.opt, 0), DIM, learning_rate);
     must(amp_optimizer_end_step(&g.opt));                                     /* READ-BACK 2 */
 }
 
@@ -123,8 +118,8 @@ static void gate_step(void) {
     forward_backward();
     must(amp_optimizer_check(&g.opt));                                             /* GATE 3 */
     must(amp_optimizer_unscale(&g.opt));                                           /* GATE 4 */
-    launch(g.stream, DIM, gated_kernel, amp_optimizer_gate(&g.opt),                /* GATE 5 */
-           g.w, g.m, amp_optimizer_grad(&g.opt, 0), DIM, learning_rate);
+    gated_kernel<<<(DIM + 127) / 128, 128, 0, g.stream>>>(                         /* GATE 5 */
+        amp_optimizer_gate(&g.opt), g.w, g.m, amp_optimizer_grad(&g.opt, 0), DIM, learning_rate);
     must(amp_optimizer_end_step(&g.opt));                                          /* GATE 6 */
 }
 
@@ -133,8 +128,8 @@ static void node_step(void) {
     must(amp_optimizer_check(&g.opt));                                             /* NODE 1 */
     must(amp_optimizer_unscale(&g.opt));                                           /* NODE 2 */
     must(amp_cuda_if_begin(&amp_optimizer_gate(&g.opt)->skip, g.stream, g.body));  /* NODE 3 */
-    launch(g.body, DIM, own_kernel, g.w, g.m, amp_optimizer_grad(&g.opt, 0), DIM,  /* NODE 4 */
-           learning_rate);
+    own_kernel<<<(DIM + 127) / 128, 128, 0, g.body>>>(                             /* NODE 4 */
+        g.w, g.m, amp_optimizer_grad(&g.opt, 0), DIM, learning_rate);
     must(amp_cuda_if_end(g.body));                                                 /* NODE 5 */
     must(amp_optimizer_end_step(&g.opt));                                          /* NODE 6 */
 }
@@ -199,6 +194,7 @@ static double run_form(const form *f, result *r) {
         if (replay) must(cudaGraphLaunch(replay, g.stream));
         else f->step();
     }
+    must(cudaGetLastError());
     r->loss = mean_loss();
     must(amp_optimizer_status(&g.opt, &r->status));
     must(cudaMemcpy(r->w, g.w, sizeof r->w, cudaMemcpyDeviceToHost));
@@ -272,14 +268,10 @@ static void make_data(void) {
 }
 
 int main(int argc, char **argv) {
-    int  count = 0;
     bool ok;
     no_options(argc, argv, "Runs one optimizer kernel on a GPU in three ways that skip steps after an\n"
                            "overflow, and compares them; takes no options.");
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0)
-        fail(1, "no GPU", error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
-             "run it where nvidia-smi lists one");
+    (void)count_gpus();
     must(cudaStreamCreateWithFlags(&g.stream, cudaStreamNonBlocking));
     must(cudaStreamCreateWithFlags(&g.body, cudaStreamNonBlocking));
     must(amp_cuda_backend(&g.backend, g.stream, NULL));

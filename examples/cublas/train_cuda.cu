@@ -83,11 +83,6 @@ static void *device_alloc(size_t num_bytes) {
     return NULL;
 }
 
-template <class... P>
-static void launch(void (*kernel)(P...), size_t n, typename same<P>::type... arguments) {
-    launch_on(gpu.stream, kernel, blocks_for(n), 256, arguments...);
-}
-
 /* ------------------------------------------------------------------------------------ kernels */
 
 /* x[i] = a number of variance 1, uniform, that depends on seed and i alone (splitmix64); times
@@ -211,8 +206,10 @@ static void make_net(void) {
         net.exact_delta[l] = (float *)device_alloc(net.num_acts * 4);
         net.exact_grad[l]  = (float *)device_alloc(net.num_weights * 4);
     }
-    launch(fill_kernel, data, net.inputs, data, (uint64_t)o.seed * 1000, 1.0f);
-    launch(fill_kernel, data, net.targets, data, (uint64_t)o.seed * 1000 + 1, 1.0f);
+    fill_kernel<<<blocks_for(data), 256, 0, gpu.stream>>>(net.inputs, data,
+                                                          (uint64_t)o.seed * 1000, 1.0f);
+    fill_kernel<<<blocks_for(data), 256, 0, gpu.stream>>>(net.targets, data,
+                                                          (uint64_t)o.seed * 1000 + 1, 1.0f);
 }
 
 /* The weights as they are before the first step: uniform in +-1 / sqrt(width), as torch's Linear.
@@ -220,8 +217,9 @@ static void make_net(void) {
 static void start(form f) {
     amp_optimizer_desc desc = {};
     for (int l = 0; l < o.layers; l++)
-        launch(fill_kernel, net.num_weights, net.weight[l], net.num_weights,
-               (uint64_t)o.seed * 1000 + 2 + l, 1.0f / sqrtf(3.0f * (float)o.width));
+        fill_kernel<<<blocks_for(net.num_weights), 256, 0, gpu.stream>>>(net.weight[l],
+            net.num_weights, (uint64_t)o.seed * 1000 + 2 + l,
+            1.0f / sqrtf(3.0f * (float)o.width));
     amp_optimizer_free(&net.opt);
     net.type                = f < HALF ? AMP_F32 : o.dtype;
     net.delta[o.layers - 1] = f < HALF ? net.out : net.half_delta;
@@ -282,11 +280,12 @@ static void forward(form f) {
         product(f, 0, 1, o.batch, o.width, o.width, net.act[l], weights_of(f, l), net.act[l + 1],
                 net.type);
         if (f >= HALF)
-            launch(relu_kernel<uint16_t>, net.num_acts, (uint16_t *)net.act[l + 1], net.num_acts,
-                   (uint16_t)0x8000, (uint16_t)(net.type == AMP_F16 ? 0xfc00 : 0xff80));
+            relu_kernel<uint16_t><<<blocks_for(net.num_acts), 256, 0, gpu.stream>>>(
+                (uint16_t *)net.act[l + 1], net.num_acts, (uint16_t)0x8000,
+                (uint16_t)(net.type == AMP_F16 ? 0xfc00 : 0xff80));
         else
-            launch(relu_kernel<uint32_t>, net.num_acts, (uint32_t *)net.act[l + 1], net.num_acts,
-                   0x80000000u, 0xff800000u);
+            relu_kernel<uint32_t><<<blocks_for(net.num_acts), 256, 0, gpu.stream>>>(
+                (uint32_t *)net.act[l + 1], net.num_acts, 0x80000000u, 0xff800000u);
     }
     product(f, 0, 1, o.batch, o.width, o.width, net.act[last], weights_of(f, last), net.out,
             AMP_F32);
@@ -294,8 +293,8 @@ static void forward(form f) {
 
 static void backward(form f) {
     const float *scale = f < HALF ? NULL : amp_optimizer_loss_scale_ptr(&net.opt);
-    launch(loss_kernel, net.num_acts, net.out, (const float *)net.target, net.num_acts, scale,
-           net.sum);
+    loss_kernel<<<blocks_for(net.num_acts), 256, 0, gpu.stream>>>(net.out,
+        (const float *)net.target, net.num_acts, scale, net.sum);
     /* Scaled in fp32, and only then rounded to half. Where the loss comes from a kernel that cannot
        be changed, amp_cuda_scale_loss multiplies its gradient. */
     if (f >= HALF)
@@ -308,11 +307,11 @@ static void backward(form f) {
         product(f, 0, 0, o.batch, o.width, o.width, net.delta[l], weights_of(f, l),
                 net.delta[l - 1], net.type);
         if (f >= HALF)
-            launch(relu_back_kernel<uint16_t>, net.num_acts, (uint16_t *)net.delta[l - 1],
-                   (const uint16_t *)net.act[l], net.num_acts);
+            relu_back_kernel<uint16_t><<<blocks_for(net.num_acts), 256, 0, gpu.stream>>>(
+                (uint16_t *)net.delta[l - 1], (const uint16_t *)net.act[l], net.num_acts);
         else
-            launch(relu_back_kernel<uint32_t>, net.num_acts, (uint32_t *)net.delta[l - 1],
-                   (const uint32_t *)net.act[l], net.num_acts);
+            relu_back_kernel<uint32_t><<<blocks_for(net.num_acts), 256, 0, gpu.stream>>>(
+                (uint32_t *)net.delta[l - 1], (const uint32_t *)net.act[l], net.num_acts);
     }
 }
 
@@ -320,14 +319,15 @@ static void backward(form f) {
 static void train_step(form f) {
     forward(f);
     backward(f);
+    must(cudaGetLastError());
     if (f == GRAPH)
         must(amp_optimizer_step_graph(&net.opt)); /* the rate is the one that set_lr put on the GPU */
     else if (f >= HALF)
         must(amp_optimizer_step(&net.opt, learning_rate));
     else
         for (int l = 0; l < o.layers; l++)
-            launch(sgd_kernel, net.num_weights, net.weight[l], (const float *)net.grad[l],
-                   net.num_weights, learning_rate);
+            sgd_kernel<<<blocks_for(net.num_weights), 256, 0, gpu.stream>>>(net.weight[l],
+                (const float *)net.grad[l], net.num_weights, learning_rate);
 }
 
 /* All kernels have been loaded by the steps of the warm-up. */
@@ -351,12 +351,12 @@ static void compare_gradients(form f) {
                                  cudaMemcpyDeviceToDevice, gpu.stream));
         } else if (f >= HALF) {
             const void *active = l + 1 < o.layers ? net.act[l + 1] : NULL;
-            launch(flushed_kernel, net.num_acts, (const float *)net.exact_delta[l],
-                   (const uint16_t *)net.delta[l], (const uint16_t *)active, net.num_acts,
-                   net.count);
-            launch(flushed_kernel, net.num_weights, (const float *)net.exact_grad[l],
-                   (const uint16_t *)net.grad[l], (const uint16_t *)NULL, net.num_weights,
-                   net.count + 2);
+            flushed_kernel<<<blocks_for(net.num_acts), 256, 0, gpu.stream>>>(
+                (const float *)net.exact_delta[l], (const uint16_t *)net.delta[l],
+                (const uint16_t *)active, net.num_acts, net.count);
+            flushed_kernel<<<blocks_for(net.num_weights), 256, 0, gpu.stream>>>(
+                (const float *)net.exact_grad[l], (const uint16_t *)net.grad[l],
+                (const uint16_t *)NULL, net.num_weights, net.count + 2);
         }
     }
     must(cudaMemcpyAsync(count, net.count, sizeof count, cudaMemcpyDeviceToHost, gpu.stream));
@@ -570,12 +570,8 @@ static void parse_options(int argc, char **argv) {
 /* Find the GPU, say what it is, and set up a stream and cuBLAS. */
 static void open_gpu(void) {
     cudaDeviceProp device;
-    int            count = 0, driver = 0, runtime = 0;
-    cudaError_t    error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0)
-        fail(1, "no GPU",
-             error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
-             "run it where nvidia-smi lists one");
+    int            driver = 0, runtime = 0;
+    (void)count_gpus();
     must(cudaGetDeviceProperties(&device, 0));
     must(cudaDriverGetVersion(&driver));
     must(cudaRuntimeGetVersion(&runtime));

@@ -2,12 +2,15 @@
 
    A network of three layers learns to classify points as a random network does that it never sees.
    In the middle one each quarter of the outputs sees a quarter of the inputs: a batch of products.
-   cuBLAS multiplies; the kernels for everything else, SGD with momentum among them, stand here.
+   cuBLAS multiplies, but for the few outputs of the last layer; kernels for that and everything
+   else, Adam among them, stand here.
 
-   The lines AMP 1 to AMP 19, and no others, stand between #ifndef FP32 and #endif: they are what an
-   fp32 trainer adds. With them products run on fp16 tensor cores, the loss is scaled, and a step
-   whose gradients overflow is skipped, all without the host waiting for the GPU. AMP_POLICY=bf16
-   in the environment, or off, changes the type.
+   The lines AMP 1 to AMP 30, and no others, stand between #ifndef FP32 and #endif: they are what an
+   fp32 trainer adds. With them cuBLAS's products run on fp16 tensor cores, the loss is scaled, and a
+   step whose gradients overflow is skipped, all without the host waiting for the GPU; so Adam finds
+   its step count, which is that of the steps taken, in device memory. Lines 11 to 18 could stay out
+   (with 7 and 24, which they need): they add the first layer's bias inside its product.
+   AMP_POLICY=bf16 in the environment, or off, changes the type.
 
    BUILD AND RUN, in the directory of amp.h:
 
@@ -38,11 +41,12 @@
 
 static __device__ int thread(void) { return (int)(blockIdx.x * blockDim.x + threadIdx.x); }
 
-static __global__ void bias_kernel(float *y, const float *bias, int features, int n, int relu) {
+/* With ReLU. */
+static __global__ void bias_kernel(float *y, const float *bias, int features, int n) {
     const int i = thread();
     if (i >= n) return;
     const float sum = y[i] + bias[i % features];
-    y[i]            = relu && sum < 0.0f ? 0.0f : sum;
+    y[i]            = sum < 0.0f ? 0.0f : sum;
 }
 
 /* Of the mean over the batch; one thread a sample. */
@@ -77,26 +81,49 @@ static __global__ void bias_grad_kernel(float *bias_grad, const float *grad, int
     bias_grad[f] = sum;
 }
 
-static __global__ void sgd_kernel(float *w, float *momentum, const float *grad, float lr, int n
+/* y = w x + bias of few outputs: a block for each sample, a thread for each output. */
+static __global__ void narrow_kernel(float *y, const float *w, const float *bias, const float *x,
+                                     int in) {
+    extern __shared__ float sample[];
+    const int o = (int)threadIdx.x, out = (int)blockDim.x, s = (int)blockIdx.x;
+    float     sum = bias[o];
+    for (int i = o; i < in; i += out) sample[i] = x[s * in + i];
+    __syncthreads();
+    for (int i = 0; i < in; i++) sum += w[i * out + o] * sample[i];
+    y[s * out + o] = sum;
+}
+
+static __global__ void adam_kernel(float *w, float *m, float *v, const float *grad, float lr,
+                                   int step, int n
 #ifndef FP32
-                                  , const uint32_t *found_inf                           /* AMP 4 */
+                                   , const amp_scaler *scaler                           /* AMP 4 */
 #endif
 ) {
     const int i = thread();
     if (i >= n) return;
 #ifndef FP32
-    if (*found_inf) return;                                                             /* AMP 5 */
+    if (scaler->found_inf) return;                                                      /* AMP 5 */
+    step = (int)scaler->good + 1;                                                       /* AMP 6 */
 #endif
-    momentum[i] = 0.9f * momentum[i] + grad[i];
-    w[i] -= lr * momentum[i];
+    const float t    = (float)step;
+    const float rate = lr * sqrtf(1.0f - powf(0.999f, t)) / (1.0f - powf(0.9f, t));
+    m[i] += 0.1f * (grad[i] - m[i]);
+    v[i] += 0.001f * (grad[i] * grad[i] - v[i]);
+    w[i] -= rate * m[i] / (sqrtf(v[i]) + 1e-8f);
 }
 
 /* -------------------------------------------------------------------------------------- errors */
 
-/* What CUDA and cuBLAS return is 0 if all went well. */
+template <class E> static const char *text_of(E) { return "of cuBLAS or amp.h"; }
+static const char *text_of(cudaError_t error) {
+    return error == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one that is too old"
+                                                : cudaGetErrorString(error);
+}
+
+/* What CUDA, cuBLAS and amp.h return is 0 if all went well. */
 template <class E> static void ok(E error) {
     if ((int)error == 0) return;
-    fprintf(stderr, "trainer: error %d of the GPU; nvidia-smi shows who uses it\n", (int)error);
+    fprintf(stderr, "trainer: error %d of the GPU: %s\n", (int)error, text_of(error));
     exit(1);
 }
 
@@ -106,15 +133,15 @@ enum { DEPTH = 3 };
 static const int groups[DEPTH] = {1, 4, 1};
 
 struct sizes { int width[DEPTH + 1], batch, samples, steps; float lr; };
-static const sizes small_size = {{32, 64, 64, 8}, 64, 1024, 300, 0.05f};
-static sizes       size       = {{256, 1024, 1024, 16}, 1024, 16384, 600, 0.05f};
+static const sizes small_size = {{32, 64, 64, 8}, 64, 1024, 300, 0.003f};
+static sizes       size       = {{256, 1024, 1024, 16}, 1024, 16384, 600, 0.001f};
 
 static cudaStream_t   stream;
 static cublasHandle_t blas;
 
 /* Matrices are column-major, a column is a sample; weights are outputs x inputs, of each group. */
 static int    num_params;
-static float *params, *grads, *momentum; /* of all layers, one behind the other */
+static float *params, *grads, *adam_m, *adam_v; /* of all layers, one behind the other */
 static float *w[DEPTH], *bias[DEPTH], *w_grad[DEPTH], *bias_grad[DEPTH];
 static float *x, *y[DEPTH + 1], *dy[DEPTH + 1]; /* y[0]: the batch's inputs, inside x */
 static int    num[DEPTH + 1];                    /* elements of y[l] and dy[l] */
@@ -122,19 +149,12 @@ static int   *labels;
 static float *loss;
 static int   *correct;
 #ifndef FP32
-static amp_backend gpu;                                                                 /* AMP 6 */
-static amp_session mp;                                                                  /* AMP 7 */
+static cublasHandle_t amp_blas;                                                         /* AMP 7 */
+static amp_backend gpu;                                                                 /* AMP 8 */
+static amp_session mp;                                                                  /* AMP 9 */
 #endif
 
-template <class T> struct same { typedef T type; };
-
-/* kernel<<<blocks for n threads, 128, 0, stream>>>(arguments), with its error, as plain C++. */
-template <class... P>
-static void launch(int n, void (*kernel)(P...), typename same<P>::type... arguments) {
-    void *pointers[] = {(void *)&arguments...};
-    ok(cudaLaunchKernel((const void *)kernel, dim3((unsigned)(n + 127) / 128), dim3(128), pointers,
-                        0, stream));
-}
+static int blocks(int n) { return (n + 127) / 128; } /* of 128 threads, for n */
 
 static void *on_device(const void *host, size_t bytes) { /* zeros if host is NULL */
     void *p = NULL;
@@ -159,7 +179,8 @@ static void make_network(void) {
     host = at = (float *)calloc((size_t)num_params, sizeof *host);
     params    = zeros(num_params);
     grads     = zeros(num_params);
-    momentum  = zeros(num_params);
+    adam_m    = zeros(num_params);
+    adam_v    = zeros(num_params);
     for (int l = 0; l < DEPTH; l++) {
         const int n = size.width[l] / groups[l] * size.width[l + 1];
         w[l]         = params + (at - host);
@@ -167,7 +188,7 @@ static void make_network(void) {
         bias[l]      = w[l] + n;
         bias_grad[l] = w_grad[l] + n;
 #ifndef FP32
-        ok(amp_session_add(&mp, w[l], (size_t)n));                                      /* AMP 8 */
+        ok(amp_session_add(&mp, w[l], (size_t)n));                                      /* AMP 10 */
 #endif
         for (int i = 0; i < n; i++)
             at[i] = uniform() * sqrtf(6.0f * (float)groups[l] / (float)size.width[l]);
@@ -227,45 +248,64 @@ static void forward(int first) {
     for (int l = 0; l < DEPTH; l++) {
         const int in = size.width[l], out = size.width[l + 1], i = in / groups[l],
                   o = out / groups[l];
+        if (l == DEPTH - 1) {
+            narrow_kernel<<<size.batch, out, in * sizeof(float), stream>>>(y[l + 1], w[l], bias[l],
+                                                                           y[l], in);
+            break;
+        }
+#ifndef FP32
+        if (groups[l] == 1) {                                                           /* AMP 11 */
+            amp_gemm_args g = {}; /* row-major: y = x w, a row is a sample */           /* AMP 12 */
+            g.m = (size_t)size.batch, g.n = (size_t)out, g.k = (size_t)in;              /* AMP 13 */
+            g.a = y[l], g.b = w[l], g.c = y[l + 1];                                     /* AMP 14 */
+            g.bias = bias[l], g.relu = 1;                                               /* AMP 15 */
+            ok(amp_gemm_ex(&gpu, &g));                                                  /* AMP 16 */
+            continue;                                                                   /* AMP 17 */
+        }                                                                               /* AMP 18 */
+#endif
         multiply(l, CUBLAS_OP_N, CUBLAS_OP_N, o, size.batch, i, w[l], o, o * i, y[l], in, i,
                  y[l + 1], out, o);
-        launch(num[l + 1], bias_kernel, y[l + 1], bias[l], out, num[l + 1], l + 1 < DEPTH);
+        bias_kernel<<<blocks(num[l + 1]), 128, 0, stream>>>(y[l + 1], bias[l], out, num[l + 1]);
     }
-    launch(size.batch, cross_entropy_kernel, dy[DEPTH], y[DEPTH], labels + first,
-           size.width[DEPTH], size.batch, loss, correct);
+    cross_entropy_kernel<<<blocks(size.batch), 128, 0, stream>>>(
+        dy[DEPTH], y[DEPTH], labels + first, size.width[DEPTH], size.batch, loss, correct);
+    ok(cudaGetLastError());
 }
 
 static void backward(void) {
     for (int l = DEPTH - 1; l >= 0; l--) {
         const int in = size.width[l], out = size.width[l + 1], i = in / groups[l],
                   o = out / groups[l];
-        launch(out, bias_grad_kernel, bias_grad[l], dy[l + 1], out, size.batch);
+        bias_grad_kernel<<<blocks(out), 128, 0, stream>>>(bias_grad[l], dy[l + 1], out,
+                                                          size.batch);
         multiply(l, CUBLAS_OP_N, CUBLAS_OP_T, o, i, size.batch, dy[l + 1], out, o, y[l], in, i,
                  w_grad[l], o, o * i);
         if (l == 0) return;
         multiply(l, CUBLAS_OP_T, CUBLAS_OP_N, i, size.batch, o, w[l], o, o * i, dy[l + 1], out, o,
                  dy[l], in, i);
-        launch(num[l], relu_grad_kernel, dy[l], y[l], num[l]);
+        relu_grad_kernel<<<blocks(num[l]), 128, 0, stream>>>(dy[l], y[l], num[l]);
     }
 }
 
 static void train_step(int step) {
     forward(step * size.batch % size.samples);
 #ifndef FP32
-    ok(amp_cuda_scale_loss(dy[DEPTH], AMP_F32, num[DEPTH], &mp.scaler->scale, stream)); /* AMP 9 */
+    ok(amp_cuda_scale_loss(dy[DEPTH], AMP_F32, num[DEPTH], &mp.scaler->scale, stream)); /* AMP 19 */
 #endif
     backward();
 #ifndef FP32
-    ok(amp_cuda_scaler_unscale(mp.scaler, grads, grads, AMP_F32, num_params, stream));  /* AMP 10 */
+    ok(amp_cuda_scaler_unscale(mp.scaler, grads, grads, AMP_F32, num_params, stream));  /* AMP 20 */
 #endif
-    launch(num_params, sgd_kernel, params, momentum, grads, size.lr, num_params
+    adam_kernel<<<blocks(num_params), 128, 0, stream>>>(
+        params, adam_m, adam_v, grads, size.lr, step + 1, num_params
 #ifndef FP32
-           , &mp.scaler->found_inf                                                      /* AMP 11 */
+        , mp.scaler                                                                     /* AMP 21 */
 #endif
     );
+    ok(cudaGetLastError());
 #ifndef FP32
-    ok(amp_cuda_scaler_update(mp.scaler, stream));                                      /* AMP 12 */
-    amp_session_changed(&mp, 0);                                                        /* AMP 13 */
+    ok(amp_cuda_scaler_update(mp.scaler, stream));                                      /* AMP 22 */
+    amp_session_changed(&mp, 0);                                                        /* AMP 23 */
 #endif
 }
 
@@ -292,11 +332,12 @@ int main(int argc, char **argv) {
     ok(cublasCreate(&blas));
     ok(cublasSetStream(blas, stream));
 #ifndef FP32
-    ok(amp_cuda_backend(&gpu, stream, NULL));                                           /* AMP 14 */
-    amp_session_desc room = {};                                                         /* AMP 15 */
-    room.backend   = &gpu;                                                              /* AMP 16 */
-    room.num_bytes = 100 << 20;                                                         /* AMP 17 */
-    ok(amp_session_start(&mp, &room));                                                  /* AMP 18 */
+    ok(cublasCreate(&amp_blas));                                                        /* AMP 24 */
+    ok(amp_cuda_backend(&gpu, stream, amp_blas));                                       /* AMP 25 */
+    amp_session_desc room = {};                                                         /* AMP 26 */
+    room.backend   = &gpu;                                                              /* AMP 27 */
+    room.num_bytes = 100 << 20;                                                         /* AMP 28 */
+    ok(amp_session_start(&mp, &room));                                                  /* AMP 29 */
 #endif
     make_network();
     make_points();
@@ -305,7 +346,7 @@ int main(int argc, char **argv) {
     for (int step = 0; step < size.steps; step++) train_step(step);
     report("after");
 #ifndef FP32
-    amp_session_end(&mp);                                                               /* AMP 19 */
+    amp_session_end(&mp);                                                               /* AMP 30 */
 #endif
     return 0;
 }

@@ -249,11 +249,6 @@ static amp_result reduce_over_ranks(void *user, double *sums, size_t num_sums, u
 
 /* ------------------------------------------------------------------------------------- kernels */
 
-template <class... P>
-static void launch(void (*kernel)(P...), size_t n, typename same<P>::type... arguments) {
-    launch_on(ranks.work, kernel, blocks_for(n), 256, arguments...);
-}
-
 /* Number i of a stream, which follows from the number of a micro-batch, never from its rank. */
 static __device__ uint64_t draw(uint64_t number, uint64_t stream, uint64_t i) {
     uint64_t u = (number * 8 + stream) * 0x2545f4914f6cdd1du + i * 0x9e3779b97f4a7c15u;
@@ -509,9 +504,10 @@ static void add_own(route *w, int round) {
     float *sum = w->sums + (size_t)to.sum * w->n;
     if (to.first) must(cudaMemsetAsync(sum, 0, w->n * sizeof *sum, ranks.work));
     must(amp_cuda_cast(net.addend, AMP_F32, w->grad, net.type, w->n, ranks.work));
-    launch(add_kernel, w->n, sum, (const float *)net.addend, w->n);
+    add_kernel<<<blocks_for(w->n), 256, 0, ranks.work>>>(sum, (const float *)net.addend, w->n);
     for (; to.pairs; to.pairs--, sum -= w->n)
-        launch(add_kernel, w->n, sum - w->n, (const float *)sum, w->n);
+        add_kernel<<<blocks_for(w->n), 256, 0, ranks.work>>>(sum - w->n, (const float *)sum,
+            w->n);
 }
 
 /* Where backward writes a gradient: the one before has been sent. */
@@ -593,9 +589,9 @@ static void cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_t
 /* Micro-batch `number` at random, or for NULL images first, first + 1 ... */
 static void load_images(size_t rows, const uint64_t *number, size_t first) {
     const size_t pixels = net.width[0];
-    launch(load_kernel, rows * pixels, net.wide, net.label, (const float *)net.image,
-           (const int *)net.labels, rows, pixels, number ? *number : 0, first,
-           number ? net.data->num_train : 0);
+    load_kernel<<<blocks_for(rows * pixels), 256, 0, ranks.work>>>(net.wide, net.label,
+        (const float *)net.image, (const int *)net.labels, rows, pixels, number ? *number : 0,
+        first, number ? net.data->num_train : 0);
     cast(net.act[0], net.type, net.wide, AMP_F32, rows * pixels);
 }
 
@@ -606,8 +602,9 @@ static void forward(size_t rows, const uint64_t *number) {
         const int    last = l + 1 == LAYERS;
         float       *z = last ? net.out : net.wide;
         multiply(0, 0, rows, out, in, net.act[l], model(2 * l), z, AMP_F32);
-        launch(activate_kernel, rows * out, z, (const float *)model(2 * l + 1), rows * out, out,
-               number ? *number : 0, (uint64_t)l, keep, last);
+        activate_kernel<<<blocks_for(rows * out), 256, 0, ranks.work>>>(z,
+            (const float *)model(2 * l + 1), rows * out, out, number ? *number : 0, (uint64_t)l,
+            keep, last);
         if (!last) cast(net.act[l + 1], net.type, z, AMP_F32, rows * out);
     }
 }
@@ -628,7 +625,8 @@ static void backward(int round, int planted) {
         void        *above = net.delta[0], *below = net.delta[1];
         multiply(1, 0, in, out, net.rows, net.act[l], above, gradient(2 * l), net.type);
         cast(net.wide, AMP_F32, above, net.type, net.rows * out);
-        launch(add_rows_kernel, out, net.sum, (const float *)net.wide, net.rows, out);
+        add_rows_kernel<<<blocks_for(out), 256, 0, ranks.work>>>(net.sum,
+            (const float *)net.wide, net.rows, out);
         cast(gradient(2 * l + 1), net.type, net.sum, AMP_F32, out);
         for (int i = 2 * l; i < 2 * l + 2; i++) {
             if (planted) plant(i);
@@ -637,8 +635,8 @@ static void backward(int round, int planted) {
         if (l == 0) return;
         multiply(0, 1, net.rows, in, out, above, model(2 * l), net.wide, AMP_F32);
         cast(net.wide + count, AMP_F32, net.act[l], net.type, count);
-        launch(relu_back_kernel, count, net.wide, (const float *)net.wide + count, count,
-               1.0f - dropped);
+        relu_back_kernel<<<blocks_for(count), 256, 0, ranks.work>>>(net.wide,
+            (const float *)net.wide + count, count, 1.0f - dropped);
         cast(below, net.type, net.wide, AMP_F32, count);
         net.delta[0] = below;
         net.delta[1] = above;
@@ -656,11 +654,14 @@ static void run_round(uint64_t step, int round) {
     if (works(ranks.rank, round)) {
         load_images(net.rows, &number, 0);
         forward(net.rows, &number);
-        launch(loss_kernel, net.rows, net.out, (const int *)net.label, net.rows, net.row_loss,
-               amp_optimizer_loss_scale_ptr(&net.opt), (float)net.rows * (float)o->micro);
-        launch(add_losses_kernel, 1, net.loss + micro, (const double *)net.row_loss, net.rows);
+        loss_kernel<<<blocks_for(net.rows), 256, 0, ranks.work>>>(net.out,
+            (const int *)net.label, net.rows, net.row_loss,
+            amp_optimizer_loss_scale_ptr(&net.opt), (float)net.rows * (float)o->micro);
+        add_losses_kernel<<<blocks_for(1), 256, 0, ranks.work>>>(net.loss + micro,
+            (const double *)net.row_loss, net.rows);
         cast(net.delta[0], net.type, net.out, AMP_F32, net.rows * NUM_CLASSES);
         backward(round, planted);
+        must(cudaGetLastError());
     } else { /* idle, but it receives, in the same order */
         for (int l = LAYERS; l-- > 0;)
             for (int i = 2 * l; i < 2 * l + 2; i++) send_gradient(i, round);

@@ -79,11 +79,6 @@ static memory device_alloc(size_t num_bytes) {
     return m;
 }
 
-template <class... P>
-static void launch(void (*kernel)(P...), dim3 blocks, typename same<P>::type... arguments) {
-    launch_on(gpu.stream, kernel, blocks, THREADS, arguments...);
-}
-
 static unsigned over(size_t n, size_t part) { return (unsigned)((n + part - 1) / part); }
 static dim3     for_rows(int rows) { return dim3(over((size_t)rows, WARPS)); }
 static dim3     for_quads(size_t n) { return dim3(over(n, 4 * THREADS)); }
@@ -294,8 +289,8 @@ static per_head head_of_square(const gpt *n, memory square, amp_dtype type) {
 template <class T>
 static void norm(gpt *n, int rows, memory in, const float *y, memory out, memory to, memory stats,
                  int gain) {
-    launch(norm_kernel<T>, for_rows(rows), in, y, out, to, stats, master(n, gain),
-           master(n, gain + 1), rows, n->width);
+    norm_kernel<T><<<for_rows(rows), THREADS, 0, gpu.stream>>>(in, y, out, to, stats,
+        master(n, gain), master(n, gain + 1), rows, n->width);
 }
 
 template <class T> static void block_forward(gpt *n, int l, int sequences) {
@@ -309,8 +304,8 @@ template <class T> static void block_forward(gpt *n, int l, int sequences) {
              weight(n, tensor_of(l, QKV_BIAS)));
     multiply_heads(n, sequences, 0, 1, t, t, depth, 1.0f / sqrtf((float)depth), q, k,
                    head_of_square(n, n->score, AMP_F32));
-    launch(softmax_kernel<T>, for_rows(sequences * n->heads * t), b->prob, n->score,
-           sequences * n->heads * t, t);
+    softmax_kernel<T><<<for_rows(sequences * n->heads * t), THREADS, 0, gpu.stream>>>(b->prob,
+        n->score, sequences * n->heads * t, t);
     multiply_heads(n, sequences, 0, 0, t, depth, t, 1.0f, head_of_square(n, b->prob, n->type), v,
                    head_of_mix(n, b->mix, sequences));
     multiply(n, 0, 0, rows, c, c, b->mix, weight(n, tensor_of(l, OUT)), n->y, AMP_F32, 0.0f,
@@ -319,7 +314,8 @@ template <class T> static void block_forward(gpt *n, int l, int sequences) {
 
     multiply(n, 0, 0, rows, 4 * c, c, b->norm2, weight(n, tensor_of(l, UP)), b->up, n->type, 0.0f,
              weight(n, tensor_of(l, UP_BIAS)));
-    launch(gelu_kernel<T>, for_quads((size_t)rows * 4 * c), b->gelu, b->up, (size_t)rows * 4 * c);
+    gelu_kernel<T><<<for_quads((size_t)rows * 4 * c), THREADS, 0, gpu.stream>>>(b->gelu, b->up,
+        (size_t)rows * 4 * c);
     multiply(n, 0, 0, rows, c, 4 * c, b->gelu, weight(n, tensor_of(l, DOWN)), n->y, AMP_F32, 0.0f,
              master(n, tensor_of(l, DOWN_BIAS)));
     norm<T>(n, rows, b->mid, n->y, b[1].in, b[1].norm1, b[1].stats1,
@@ -330,8 +326,8 @@ template <class T> static void block_forward(gpt *n, int l, int sequences) {
 template <class T> static void forward(gpt *n, int sequences) {
     const int rows = sequences * n->context, c = n->width;
     layer    *first = &n->at[0];
-    launch(embed_kernel<T>, for_rows(rows), first->in, weight(n, EMBEDDING),
-           weight(n, POSITIONS), n->token, sequences, rows, c);
+    embed_kernel<T><<<for_rows(rows), THREADS, 0, gpu.stream>>>(first->in, weight(n, EMBEDDING),
+        weight(n, POSITIONS), n->token, sequences, rows, c);
     norm<T>(n, rows, first->in, NULL, first->in, first->norm1, first->stats1, tensor_of(0, GAIN1));
     for (int l = 0; l < n->layers; l++) block_forward<T>(n, l, sequences);
     multiply(n, 0, 1, rows, VOCABULARY, c, n->at[n->layers].norm1, weight(n, EMBEDDING), n->logits,
@@ -345,10 +341,11 @@ template <class T> static void forward(gpt *n, int sequences) {
 template <class T>
 static void norm_back(gpt *n, memory in, memory stats, int gain, int stream_bias) {
     const int rows = n->batch * n->context, c = n->width;
-    launch(norm_back_kernel<T>, for_rows(rows), n->stream_grad, n->stream_low, n->y, in, stats,
-           master(n, gain), gain == LAST_GAIN, rows, c);
-    launch(norm_sums_kernel<T>, for_strips(rows, c), n->y, in, stats, n->stream_grad, grad(n, gain),
-           grad(n, gain + 1), stream_bias ? grad(n, stream_bias) : memory(), rows, c, n->sums);
+    norm_back_kernel<T><<<for_rows(rows), THREADS, 0, gpu.stream>>>(n->stream_grad,
+        n->stream_low, n->y, in, stats, master(n, gain), gain == LAST_GAIN, rows, c);
+    norm_sums_kernel<T><<<for_strips(rows, c), THREADS, 0, gpu.stream>>>(n->y, in, stats,
+        n->stream_grad, grad(n, gain), grad(n, gain + 1),
+        stream_bias ? grad(n, stream_bias) : memory(), rows, c, n->sums);
 }
 
 /* From the gradient by mix, in mix_grad, to that by qkv, in wide. */
@@ -368,11 +365,12 @@ template <class T> static void attention_back(gpt *n, int l) {
     multiply_heads(n, batch, 0, 1, t, t, depth, 1.0f, dmix, v,
                    head_of_square(n, n->score, AMP_F32));
     multiply_heads(n, batch, 1, 0, t, depth, t, 1.0f, p, dmix, dv);
-    launch(softmax_back_kernel<T>, for_rows(squares), n->score_grad, b->prob, n->score, squares, t);
+    softmax_back_kernel<T><<<for_rows(squares), THREADS, 0, gpu.stream>>>(n->score_grad,
+        b->prob, n->score, squares, t);
     multiply_heads(n, batch, 0, 0, t, depth, t, alpha, ds, k, dq);
     multiply_heads(n, batch, 1, 0, t, depth, t, alpha, ds, q, dk);
-    launch(bias_grad_kernel<T>, for_strips(rows, 3 * c), n->wide, grad(n, tensor_of(l, QKV_BIAS)),
-           rows, 3 * c, n->sums);
+    bias_grad_kernel<T><<<for_strips(rows, 3 * c), THREADS, 0, gpu.stream>>>(n->wide,
+        grad(n, tensor_of(l, QKV_BIAS)), rows, 3 * c, n->sums);
 }
 
 template <class T> static void block_back(gpt *n, int l) {
@@ -381,8 +379,8 @@ template <class T> static void block_back(gpt *n, int l) {
 
     multiply(n, 1, 0, 4 * c, c, rows, b->gelu, n->stream_low, grad(n, part + DOWN), n->type);
     multiply(n, 0, 1, rows, 4 * c, c, n->stream_low, weight(n, part + DOWN), n->wide, n->type);
-    launch(gelu_back_kernel<T>, for_strips(rows, 4 * c), n->wide, b->up, grad(n, part + UP_BIAS),
-           rows, 4 * c, n->sums);
+    gelu_back_kernel<T><<<for_strips(rows, 4 * c), THREADS, 0, gpu.stream>>>(n->wide, b->up,
+        grad(n, part + UP_BIAS), rows, 4 * c, n->sums);
     multiply(n, 1, 0, c, 4 * c, rows, b->norm2, n->wide, grad(n, part + UP), n->type);
     multiply(n, 0, 1, rows, c, 4 * c, n->wide, weight(n, part + UP), n->y, AMP_F32);
     norm_back<T>(n, b->mid, b->stats2, part + GAIN2, part + OUT_BIAS);
@@ -406,8 +404,8 @@ template <class T> static void backward(gpt *n) {
     for (int l = n->layers; l-- > 0;) block_back<T>(n, l);
     multiply(n, 1, 0, VOCABULARY, c, rows, n->one_hot, n->stream_low, grad(n, EMBEDDING), AMP_F32,
              1.0f);
-    launch(position_grad_kernel, for_quads((size_t)n->context * c), grad(n, POSITIONS),
-           n->stream_grad, n->batch, n->context, c);
+    position_grad_kernel<<<for_quads((size_t)n->context * c), THREADS, 0, gpu.stream>>>(
+        grad(n, POSITIONS), n->stream_grad, n->batch, n->context, c);
 }
 
 /* ------------------------------------------------------------------------------------- the step */
@@ -415,12 +413,13 @@ template <class T> static void backward(gpt *n) {
 /* All of it is queued, and every replay is the next step: the host says nothing more. */
 template <class T> static void train_step(gpt *n, schedule when, size_t num_train) {
     const int rows = n->batch * n->context;
-    launch(batch_kernel<T>, for_quads((size_t)rows * VOCABULARY), when, gpu.train, num_train,
-           n->batch, n->context, n->token, n->target, n->one_hot);
+    batch_kernel<T><<<for_quads((size_t)rows * VOCABULARY), THREADS, 0, gpu.stream>>>(when,
+        gpu.train, num_train, n->batch, n->context, n->token, n->target, n->one_hot);
     forward<T>(n, n->batch);
-    launch(loss_kernel<T>, for_rows(rows), n->logits, n->target, rows, n->wide, n->factor, n->sums,
-           n->losses, when.gate);
+    loss_kernel<T><<<for_rows(rows), THREADS, 0, gpu.stream>>>(n->logits, n->target, rows,
+        n->wide, n->factor, n->sums, n->losses, when.gate);
     backward<T>(n);
+    must(cudaGetLastError());
     must(amp_optimizer_step_graph(&n->opt)); /* check, clip, unscale, AdamW, new scale, new copies */
 }
 
@@ -468,11 +467,12 @@ static double evaluate(gpt *n, const text *t) {
     double   *out = n->held_losses, losses[HELD_WINDOWS], loss = 0.0;
     for (int w = 0; w < windows; w += n->batch) {
         const int some = windows - w < n->batch ? windows - w : n->batch, rows = some * n->context;
-        launch(held_kernel, dim3(over((size_t)rows, THREADS)), gpu.held, t->num_held, w, windows,
-               some, n->context, n->token, n->target);
+        held_kernel<<<dim3(over((size_t)rows, THREADS)), THREADS, 0, gpu.stream>>>(gpu.held,
+            t->num_held, w, windows, some, n->context, n->token, n->target);
         n->forward(n, some);
-        launch(loss_kernel<float>, for_rows(rows), n->logits, n->target, rows, NULL, NULL, n->sums,
-               out + w, NULL);
+        loss_kernel<float><<<for_rows(rows), THREADS, 0, gpu.stream>>>(n->logits, n->target,
+            rows, NULL, NULL, n->sums, out + w, NULL);
+        must(cudaGetLastError());
     }
     must(cudaMemcpyAsync(losses, out, sizeof losses, cudaMemcpyDeviceToHost, gpu.stream));
     must(cudaStreamSynchronize(gpu.stream));
@@ -575,12 +575,7 @@ static void refuse_sizes(const options *o) {
 
 /* Find the GPU, set up a stream and cuBLAS with room for its products, and lay the text there. */
 static void open_gpu(const options *o, const text *t) {
-    int               count = 0;
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0)
-        fail(1, "no GPU",
-             error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
-             "run it where nvidia-smi lists one");
+    (void)count_gpus();
     must(cudaGetDeviceProperties(&gpu.device, 0));
     must(cudaStreamCreateWithFlags(&gpu.stream, cudaStreamNonBlocking));
     must(cublasCreate(&gpu.blas));

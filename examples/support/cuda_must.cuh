@@ -1,4 +1,4 @@
-/* cuda_must.cuh - what the CUDA examples do when a call of CUDA, cuBLAS or amp.h fails; launches
+/* cuda_must.cuh - what the CUDA examples do when a call of CUDA, cuBLAS or amp.h fails; grids
 
    Include it after their headers and train_cli.h.                                                */
 
@@ -34,21 +34,23 @@ static inline void must(amp_result result) {
         fail(1, "amp.h", amp_result_string(result), "this is a bug in " PROGRAM ".cu");
 }
 
+/* CUDA's own text for a machine without a driver is that its version is insufficient. */
+static inline int count_gpus(void) {
+    int               count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaErrorInsufficientDriver)
+        fail(1, "no GPU", "no driver, or one older than this program's CUDA",
+             "install NVIDIA's, or run it where there is one");
+    if (error != cudaSuccess || count == 0)
+        fail(1, "no GPU", error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
+             "run it where nvidia-smi lists one");
+    return count;
+}
+
 /* All of n elements, whatever the grid. */
 #define FOR_EACH(i, n)                                                  \
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; \
          i += (size_t)gridDim.x * blockDim.x)
-
-template <class T> struct same { typedef T type; };
-
-/* kernel<<<blocks, threads, 0, stream>>>(arguments), with its error, as plain C++. */
-template <class... P>
-static void launch_on(cudaStream_t stream, void (*kernel)(P...), dim3 blocks, int threads,
-                      typename same<P>::type... arguments) {
-    void *pointers[] = {(void *)&arguments...};
-    must(cudaLaunchKernel((const void *)kernel, blocks, dim3((unsigned)threads), pointers, 0,
-                          stream));
-}
 
 /* Of 256 threads for n elements: what FOR_EACH goes on from. */
 static inline dim3 blocks_for(size_t n) {

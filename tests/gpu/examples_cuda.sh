@@ -9,8 +9,12 @@ cpu=$objects/../o2/amp.o
 have "$compiler" || { skip compiler "$compiler not found"; finish; }
 if quick; then with=-O1; fi
 
+# Linked last, so that no default comes later: the first call fails as without a driver.
+printf '%s\n' '#include "cuda_emu.h"' 'static int none = (emu_fail_error = cudaErrorInsufficientDriver, emu_fail_at = 1);' \
+    > "$out/driver.cpp"
+object "$out/driver.o" "$compiler" $fake -c "$out/driver.cpp"
 for program in train_cuda step_cuda gpt_cuda; do
-    object "$out/$program.o" "$compiler" $fake -w $with $linked $front -c "$(example $program.cu)" &&
+    plain "$out/$program.o" "$compiler" "$(example $program.cu)" $fake -w $with $linked &&
         $compiler "$out/$program.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" \
             -o "$out/$program" > "$out/log" 2>&1
     check "$program: compiles with $compiler" $?
@@ -19,6 +23,8 @@ for program in train_cuda step_cuda gpt_cuda; do
     refuses "$program: --help on a full disk" "^$program: standard output: No space left" \
         sh -c '"$0" --help > /dev/full' "$out/$program"
     refuses "$program: an unknown option is named" --bogus "$out/$program" --bogus
+    $compiler "$out/$program.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" "$out/driver.o" -o "$out/driver"
+    refuses "$program: without a driver it says so" "^$program: no GPU: no driver" "$out/driver"
 done
 # README's block for a GPU, in a program with eight weights whose loss is 2^-10: scaled it is 64.
 cat > "$out/readme.head" << 'END'

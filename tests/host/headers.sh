@@ -49,9 +49,12 @@ types() {
             skip "$1" "$source: no nccl.h here"
             continue
         fi
-        $cxx -std=c++14 -fsyntax-only -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-return-local-addr $2 \
-            -isystem "$include" -isystem "$cublas" -I. -include tests/host/compile/device.h \
-            -x c++ "$source" > "$out/log" 2>&1 || fail "$1: $3: $source"
+        strict="-std=c++14 -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-return-local-addr $2"
+        { $cxx $strict -isystem "$include" -isystem "$cublas" -I. -include tests/host/compile/device.h \
+            -E -x c++ "$source" -o "$out/source.ii" &&
+            awk -f tests/gpu/emu/plain.awk "$out/source.ii" > "$out/source.cpp" &&
+            $cxx $strict -fsyntax-only -x c++-cpp-output "$out/source.cpp"; } > "$out/log" 2>&1 ||
+            fail "$1: $3: $source"
     done
     [ $failed != $before ] || ok "$1: $3"
 }

@@ -208,7 +208,7 @@ exchanged() { # exchanged RANKS TYPE: on the emulator; a CPU writes the state ag
 emulated() {
     have mpicxx || { skip ddp_nccl 'no mpicxx'; return; }
     [ -s "$objects/kernels.o" ] || { skip ddp_nccl 'there is no emulator'; return; }
-    OMPI_CXX=$compiler object "$out/nccl.o" mpicxx $fake -w -O1 $linked $front -c examples/ddp/ddp_nccl.cu &&
+    OMPI_CXX=$compiler plain "$out/nccl.o" mpicxx examples/ddp/ddp_nccl.cu $fake -w -O1 $linked &&
         OMPI_CXX=$compiler mpicxx "$out/nccl.o" "$objects/kernels.o" "$objects/emu.o" \
             "$objects/../o2/amp.o" -o "$out/nccl" > "$out/log" 2>&1 ||
         { fail 'ddp_nccl: does not compile' "$out/nccl.o.log"; return; }

@@ -121,6 +121,10 @@ dim3             emu_block_dim, emu_grid_dim;
 extern "C" char __start_emu_shared[] __attribute__((weak));
 extern "C" char __stop_emu_shared[] __attribute__((weak));
 
+/* What a launch asks for at run time: all that a block of a device can have. */
+alignas(256) char emu_dynamic_shared[227 << 10];
+static size_t     dynamic_bytes;
+
 namespace {
 
 struct fiber {
@@ -272,6 +276,10 @@ int      barrier_line;
 const std::function<void()> *kernel;
 
 #ifdef EMU_TSAN
+bool within(const void *p, const char *begin, const char *end) {
+    return (const char *)p >= begin && (const char *)p < end;
+}
+
 /* Addresses that carry happens-before edges. Those of blocks differ, or one block's barrier would
    seem to order another block. */
 char     sync_begin, sync_end, sync_block[4096][33];
@@ -348,16 +356,26 @@ void run_another(fiber *from, bool ending) {
     if (to != from) switch_fibers(from, to, ending);
 }
 
+/* All that have not ended have come: as on a device since 7.0, the others do not count. */
+bool pass_barrier() {
+    if (at_barrier == 0 || at_barrier + num_gone < num_threads) return false;
+    at_barrier     = 0;
+    barrier_result = barrier_count;
+    for (unsigned i = 0; i < num_threads; i++)
+        if (threads[i].state == AT_BARRIER) make_ready(&threads[i]);
+    return true;
+}
+
 void leave_block(thread *t) {
     warp    *w = &warps[t->number / 32];
     unsigned lane = 1u << t->number % 32;
-    if (at_barrier > 0) die("a thread ends while others wait at __syncthreads", t, barrier_line);
     for (unsigned i = 0; i < w->num_groups; i++)
         if (w->groups[i].mask & lane)
             die("a lane ends that a warp collective waits for", t, w->groups[i].line);
     t->state = GONE;
     w->gone |= lane;
     num_gone++;
+    pass_barrier();
 }
 
 /* A fiber's life. A thread that ends before any other has waited hands on its stack, so that
@@ -381,8 +399,8 @@ void fiber_main() {
     }
 }
 
-void refill_shared_memory() { /* with NaNs; byte by byte, because TSan watches memset */
-    for (volatile char *p = __start_emu_shared; p < __stop_emu_shared; p++) *p = (char)0xff;
+void refill(volatile char *p, const char *end) { /* with NaNs; byte by byte, because TSan watches memset */
+    while (p < end) *p++ = (char)0xff;
 }
 
 void run_block() {
@@ -404,15 +422,19 @@ void run_block() {
             std::swap(start_order[i - 1], start_order[random_below(i)]);
     for (warp &w : warps) w.num_groups = w.gone = 0;
     num_started = num_gone = num_ready = at_barrier = 0;
-    if (__start_emu_shared != NULL) refill_shared_memory();
+    refill(__start_emu_shared, __stop_emu_shared);
+    refill(emu_dynamic_shared, emu_dynamic_shared + dynamic_bytes);
 #ifdef EMU_TSAN
     static const char *race = getenv("EMU_RACE");
     host.tsan = __tsan_get_current_fiber();
     if (race == NULL || strcmp(race, "global") != 0)
         ACQUIRE(&sync_end); /* orders the blocks: their shared memory is at one address */
-    else if (block_number == 0 && __start_emu_shared != NULL)
+    else if (block_number == 0) {
         AnnotateBenignRaceSized(__FILE__, __LINE__, __start_emu_shared,
                                 __stop_emu_shared - __start_emu_shared, "shared memory");
+        AnnotateBenignRaceSized(__FILE__, __LINE__, emu_dynamic_shared, sizeof emu_dynamic_shared,
+                                "shared memory");
+    }
     block_number++;
     RELEASE(&sync_begin);
     /* A fiber is ordered after its creator, which so must not be a thread of the block. */
@@ -489,7 +511,9 @@ void emu_atomic(const void *p) {
     thread   *t    = self();
     unsigned *last = &last_at[(uintptr_t)p / 4 % PLACES];
     bool      left = t->mark == 0;
-    if ((const char *)p >= __start_emu_shared && (const char *)p < __stop_emu_shared) return;
+    if (within(p, __start_emu_shared, __stop_emu_shared) ||
+        within(p, emu_dynamic_shared, emu_dynamic_shared + sizeof emu_dynamic_shared))
+        return;
     for (unsigned m = *last; m != 0; m = marks[m].next) {
         if (marks[m].at != p) continue;
         marks_read[t->number][marks[m].mark / 64] |= (uint64_t)1 << marks[m].mark % 64;
@@ -509,7 +533,6 @@ void emu_atomic(const void *p) {
 
 int emu_barrier(int predicate, int line) {
     thread *t = self();
-    if (num_gone > 0) die("__syncthreads after a thread of the block has ended", t, line);
     if (at_barrier == 0) {
         barrier_line  = line;
         barrier_count = 0;
@@ -519,15 +542,9 @@ int emu_barrier(int predicate, int line) {
     t->line = line;
     RELEASE(SYNC_BARRIER);
     barrier_count += predicate != 0;
-    if (++at_barrier < num_threads) {
-        wait_turn(t, AT_BARRIER);
-    } else {
-        at_barrier     = 0;
-        barrier_result = barrier_count;
-        for (unsigned i = 0; i < num_threads; i++)
-            if (&threads[i] != t) make_ready(&threads[i]);
-        yield_turn(t);
-    }
+    at_barrier++;
+    if (pass_barrier()) yield_turn(t);
+    else wait_turn(t, AT_BARRIER);
     ACQUIRE(SYNC_BARRIER);
     return (int)barrier_result;
 }
@@ -1009,20 +1026,30 @@ cudaError_t emu_launch(const std::function<void()> &body, dim3 grid, dim3 block,
                        cudaStream_t s, const std::function<void()> &whole) {
     ENTER("cudaLaunchKernel");
     RESOLVE(s);
-    REQUIRE(shared == 0 && grid.x - 1 < 0x7fffffffu && grid.y - 1 < 65535 && grid.z - 1 < 65535 &&
+    REQUIRE(shared <= sizeof emu_dynamic_shared && grid.x - 1 < 0x7fffffffu && grid.y - 1 < 65535 && grid.z - 1 < 65535 &&
                 block.x - 1 < 1024 && block.y - 1 < 1024 && block.z - 1 < 64 &&
                 block.x * block.y * block.z <= MAX_THREADS,
             cudaErrorInvalidConfiguration);
-    TRY(submit(s, [=] { run_grid(body, grid, block, whole); }));
+    TRY(submit(s, [=] {
+        dynamic_bytes = shared;
+#ifdef EMU_ASAN
+        ASAN_UNPOISON_MEMORY_REGION(emu_dynamic_shared, shared);
+        ASAN_POISON_MEMORY_REGION(emu_dynamic_shared + shared, sizeof emu_dynamic_shared - shared);
+#endif
+        run_grid(body, grid, block, whole);
+    }));
     emu_count.launches++;
     return cudaSuccess;
 }
 
-static std::set<const void *> loaded;
+static std::set<const void *>         loaded;
+static std::map<const void *, size_t> dynamic_limits; /* where a program has set one */
 
-cudaError_t emu_load(const void *function) {
+cudaError_t emu_load(const void *function, size_t shared) {
+    const auto limit = dynamic_limits.find(function);
     if (loaded.count(function) == 0 && emu_lazy) TRY(refuse_in_capture(false));
     loaded.insert(function);
+    REQUIRE(shared <= (limit == dynamic_limits.end() ? 48 << 10 : limit->second), cudaErrorInvalidValue);
     return cudaSuccess;
 }
 
@@ -1481,10 +1508,18 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode) {
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function) {
     ENTER("cudaFuncGetAttributes");
     REQUIRE(function != NULL, cudaErrorInvalidValue);
-    TRY(emu_load(function));
+    TRY(emu_load(function, 0));
     memset((void *)attributes, 0, sizeof *attributes);
     attributes->maxThreadsPerBlock = 1024;
     attributes->ptxVersion = attributes->binaryVersion = 10 * emu_device_major + emu_device_minor;
+    return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value) {
+    ENTER("cudaFuncSetAttribute");
+    REQUIRE(function != NULL && value >= 0, cudaErrorInvalidValue);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    REQUIRE((size_t)value <= sizeof emu_dynamic_shared, cudaErrorInvalidValue);
+    dynamic_limits[function] = (size_t)value;
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status) {
@@ -2036,6 +2071,36 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t light, cublasLtMatmulDesc_t produ
     return status;
 }
 
+/* y = alpha x + y; without x, y = alpha y */
+static cublasStatus_t vectors(const char *name, cublasHandle_t h, int n, const float *alpha,
+                              const float *x, int x_step, float *y, int y_step) {
+    ENTER_CUBLAS(name, h);
+    cudaStream_t s = resolve(h->stream);
+    if (alpha == NULL) return CUBLAS_STATUS_INVALID_VALUE;
+    if (s == NULL) return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (n <= 0) return CUBLAS_STATUS_SUCCESS;
+    if (x_step <= 0 || y_step <= 0) return CUBLAS_STATUS_NOT_SUPPORTED; /* cuBLAS goes backwards */
+    if (x != NULL) require_device(name, "x", x, (long long)(n - 1) * x_step + 1, sizeof *x);
+    require_device(name, "y", y, (long long)(n - 1) * y_step + 1, sizeof *y);
+    const bool  late = h->pointer_mode == CUBLAS_POINTER_MODE_DEVICE;
+    const float now  = late ? 0.0f : *alpha;
+    const auto  run  = [=] {
+        const float a = late ? *alpha : now;
+        for (ptrdiff_t i = 0; i < n; i++) {
+            float *to = y + i * y_step;
+            *to       = x == NULL ? a * *to : fmaf(a, x[i * x_step], *to);
+        }
+    };
+    return result(submit(s, run)) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                 : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+cublasStatus_t cublasSaxpy(cublasHandle_t h, int n, const float *alpha, const float *x, int incx,
+                           float *y, int incy) {
+    return vectors("cublasSaxpy", h, n, alpha, x, incx, y, incy);
+}
+cublasStatus_t cublasSscal(cublasHandle_t h, int n, const float *alpha, float *x, int incx) {
+    return vectors("cublasSscal", h, n, alpha, NULL, 1, x, incx);
+}
 cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m,
                             int n, int k, const void *alpha, const void *a, cudaDataType at,
                             int lda, const void *b, cudaDataType bt, int ldb, const void *beta,

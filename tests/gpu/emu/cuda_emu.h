@@ -18,7 +18,13 @@
    Traffic: see emu_watch below.
 
    A kernel is launched by cudaLaunchKernel((const void *)kernel, grid, block, args, 0, stream),
-   with the cast that every CUDA takes; it may not use dynamic shared memory. Every misuse that
+   with the cast that every CUDA takes. What is not C++, kernel<<<grid, block>>>(arguments) and
+   extern __shared__, plain.awk turns into it behind the preprocessor:
+
+       c++ -E $F -include tests/gpu/emu/cuda_emu.h -x c++ main.cu | awk -f tests/gpu/emu/plain.awk |
+           c++ -O2 $F -x c++-cpp-output -c - -o main.o
+
+   Every misuse that
    leaves a real device hanging or undefined (divergent barriers, lanes missing from a
    collective, ...) ends the program with one line on stderr and abort().
 
@@ -199,7 +205,7 @@ void        emu_atomic(const void *p);
 #endif
 void        emu_trap(int line);
 void        emu_misaligned(int line);
-cudaError_t emu_load(const void *kernel);
+cudaError_t emu_load(const void *kernel, size_t shared);
 cudaError_t emu_launch(const std::function<void()> &kernel, dim3 grid, dim3 block, size_t shared,
                        cudaStream_t stream, const std::function<void()> &whole_block);
 
@@ -209,6 +215,9 @@ cudaError_t emu_launch(const std::function<void()> &kernel, dim3 grid, dim3 bloc
 std::function<void()> emu_ptx(const void *kernel, void **args);
 std::function<void()> emu_ptx_body(const char *kernel, void **args);
 void                  emu_ptx_read(const char *text);
+
+/* What a launch asks for at run time; extern __shared__ arrays begin here. */
+extern char emu_dynamic_shared[];
 
 template <class T> struct emu_same { typedef T type; };
 
@@ -407,6 +416,46 @@ static inline double __dsqrt_rn(double a) { return sqrt(a); }
 static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 static inline float  __double2float_rn(double a) { return (float)a; }
 static inline float  __uint2float_rn(unsigned a) { return (float)a; }
+/* What is approximate on a device is correctly rounded here, or as the C library has it. The names
+   are macros where a C library may have them, too. */
+#define EMU_LIKE(type, name, value) static inline type emu_##name(type x) { return value; }
+EMU_LIKE(float, rsqrtf, 1.0f / sqrtf(x))
+EMU_LIKE(double, rsqrt, 1.0 / sqrt(x))
+EMU_LIKE(float, exp, expf(x))
+EMU_LIKE(float, log, logf(x))
+EMU_LIKE(float, log2, log2f(x))
+EMU_LIKE(float, sin, sinf(x))
+EMU_LIKE(float, cos, cosf(x))
+EMU_LIKE(float, tan, tanf(x))
+EMU_LIKE(float, exp10, powf(10.0f, x))
+#undef EMU_LIKE
+#define rsqrtf       emu_rsqrtf
+#define rsqrt        emu_rsqrt
+#define __frsqrt_rn  emu_rsqrtf
+#define __expf       emu_exp
+#define __logf       emu_log
+#define __log2f      emu_log2
+#define __sinf       emu_sin
+#define __cosf       emu_cos
+#define __tanf       emu_tan
+#define __exp10f     emu_exp10
+#define __powf       powf
+static inline float  __fdividef(float a, float b) { return a / b; }
+static inline float  __saturatef(float a) { return a > 0.0f ? a < 1.0f ? a : 1.0f : 0.0f; }
+#define EMU_LESSER(type, lesser, greater)                               \
+    static inline type min(type a, type b) { return lesser; }           \
+    static inline type max(type a, type b) { return greater; }
+#define EMU_INTEGER(type) EMU_LESSER(type, b < a ? b : a, a < b ? b : a)
+EMU_INTEGER(int)
+EMU_INTEGER(unsigned)
+EMU_INTEGER(long)
+EMU_INTEGER(unsigned long)
+EMU_INTEGER(long long)
+EMU_INTEGER(unsigned long long)
+EMU_LESSER(float, fminf(a, b), fmaxf(a, b))
+EMU_LESSER(double, fmin(a, b), fmax(a, b))
+#undef EMU_INTEGER
+#undef EMU_LESSER
 static inline float  cospif(float a) { return (float)cos(3.14159265358979324 * (double)a); }
 static inline float  __int2float_rn(int a) { return (float)a; }
 
@@ -424,7 +473,7 @@ cudaError_t emu_launch_typed(void (*kernel)(P...), dim3 grid, dim3 block, void *
 template <class... P>
 cudaError_t emu_launch_kernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
                               size_t shared, cudaStream_t stream) {
-    const cudaError_t e = emu_load((const void *)kernel);
+    const cudaError_t e = emu_load((const void *)kernel, shared);
     if (e != cudaSuccess) return e;
     return emu_launch_typed(kernel, grid, block, args, shared, stream,
                             std::index_sequence_for<P...>());
@@ -449,6 +498,47 @@ cudaError_t emu_launch_kernel_ex(const cudaLaunchConfig_t *c, void (*kernel)(P..
 #undef cudaLaunchKernelExC
 #define cudaLaunchKernelExC(config, kernel, args) \
     emu_launch_kernel_ex(config, EMU_WITHOUT kernel, args)
+
+/* kernel<<<...>>>(arguments), from plain.awk: emu_plain(typed, generic, config)(arguments). An error is
+   the last error. The arguments take the kernel's types at the call; where the kernel is a template
+   whose own arguments they decide, typed is no function for it, and they keep theirs. */
+struct emu_config {
+    dim3         grid, block;
+    size_t       shared;
+    cudaStream_t stream;
+    emu_config(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = 0)
+        : grid(g), block(b), shared(bytes), stream(s) {}
+};
+template <class... P> struct emu_typed_call {
+    void (*kernel)(P...);
+    emu_config c;
+    void operator()(typename emu_same<P>::type... a) const {
+        void *args[] = {(void *)&a..., NULL};
+        (void)emu_launch_kernel(kernel, c.grid, c.block, args, c.shared, c.stream);
+    }
+};
+template <class K> struct emu_generic_call {
+    K          kernel;
+    emu_config c;
+    template <class... A> void operator()(A... a) const {
+        const K run = kernel;
+        (void)emu_launch([=] { run(a...); }, c.grid, c.block, c.shared, c.stream, nullptr);
+    }
+};
+template <class... P> emu_typed_call<P...> emu_typed(const emu_config &c, void (*kernel)(P...)) {
+    return {kernel, c};
+}
+template <class T, class K> auto emu_choose(int, T typed, K, const emu_config &c) -> decltype(typed(c)) {
+    return typed(c);
+}
+template <class T, class K> emu_generic_call<K> emu_choose(long, T, K generic, const emu_config &c) {
+    return {generic, c};
+}
+#define EMU_CHOSEN emu_choose(0, typed, generic, c) /* 0 is an int rather than a long */
+template <class T, class K> auto emu_plain(T typed, K generic, emu_config c) -> decltype(EMU_CHOSEN) {
+    return EMU_CHOSEN;
+}
+#undef EMU_CHOSEN
 
 #if CUDART_VERSION >= 12040
 extern "C" void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned int value);

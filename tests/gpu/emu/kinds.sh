@@ -1,5 +1,6 @@
 # kinds.sh - the ways to build a program with the emulator. `kind NAME` sets compiler, the flags of
-# the program and its kernels (with) and those of the emulator (emulator); `object` makes an object.
+# the program and its kernels (with) and those of the emulator (emulator); `object` makes an object,
+# `plain` one of CUDA as its users write it.
 # usage: kinds.sh NAME DIR      leaves DIR/emu.o and DIR/kernels.o, empty if that is not possible;
 # what the compiler says stays beside them. make does so once; the scripts take what they find.
 emu=tests/gpu/emu
@@ -23,6 +24,14 @@ object() { # object FILE COMPILER [FLAGS...] SOURCE: with the words of the compi
     file=$1 with_compiler=$2
     shift 2
     $with_compiler $flags "$@" -o "$file" > "$file.log" 2>&1
+}
+
+plain() { # plain FILE COMPILER SOURCE [FLAGS...]: likewise, of plain CUDA, with its <<<>>>
+    file=$1 with_compiler=$2 cu=$3
+    shift 3
+    { $with_compiler $flags "$@" $front -E "$cu" -o "$file.ii" &&
+        awk -f $emu/plain.awk "$file.ii" > "$file.cpp" &&
+        $with_compiler $flags "$@" -x c++-cpp-output -c "$file.cpp" -o "$file"; } > "$file.log" 2>&1
 }
 
 case ${0##*/} in kinds.sh)

@@ -49,6 +49,15 @@ float    __fmul_rn(float a, float b);
 float    cospif(float a);
 double   __dadd_rn(double a, double b);
 
+/* kernel<<<grid, block>>>(arguments), as tests/gpu/emu/plain.awk writes it */
+struct emu_config { emu_config(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = 0); };
+template <class... P> struct emu_call { void operator()(P... arguments) const; };
+template <class... P> emu_call<P...> emu_typed(const emu_config &config, void (*kernel)(P...));
+template <class T, class K>
+auto emu_plain(T typed, K, const emu_config &config) -> decltype(typed(config)) {
+    return typed(config);
+}
+
 extern "C" void cudaGraphSetConditional(unsigned long long handle, unsigned value);
 
 #endif

@@ -136,6 +136,10 @@ struct cudaFuncAttributes { /* the real one has more fields */
     size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
     int    maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion;
 };
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize    = 8,
+    cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
 enum cudaStreamCaptureMode {
     cudaStreamCaptureModeGlobal      = 0,
     cudaStreamCaptureModeThreadLocal = 1,
@@ -225,6 +229,7 @@ typedef struct cudaLaunchConfig_st {
 /* ---- functions ---- */
 
 cudaError_t cudaGetLastError(void);
+cudaError_t cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attr, int value);
 cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorName(cudaError_t error);
 const char *cudaGetErrorString(cudaError_t error);
