@@ -6969,15 +6969,20 @@ enum {
     AMPI_TALL_SMALL  = 64,      /* the same on the stack                                        */
     AMPI_STACK       = 28672,   /* words of workspace on the stack                              */
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
-    AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
+    AMPI_SMALL       = 1 << 21, /* m n k up to which what lies well is not packed               */
+    AMPI_ROOM_A      = 1 << 12, /* floats of op(A), where it is converted                       */
+    AMPI_ROOM_B      = 1 << 14, /* of op(B)                                                     */
     AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
     AMPI_TILES_FP16  = 1 << 17, /* m n k from which fp16 is faster than fp32 in tiles           */
     AMPI_THIN        = 4096     /* of a matrix times a vector, k and rows at a time             */
 };
 
-/* One block for a kernel: rows and cols say how much of it is there. */
+/* One block for a kernel: rows and cols say how much of it is there. Words of A are at
+   a[r * rs + k * cs] in a piece of so many k, and the next piece is `next` from there; of B at
+   b[k * ldb + c]. Only FMA engines ask: what is not packed is one piece, and next is 0. */
 typedef struct ampi_block {
     const uint32_t *a, *b;
+    size_t          rs, cs, piece, next, ldb;
     size_t          rows, cols, words; /* words: along k */
     int             products, turned;  /* of terms: 1, 3 or 4; b is what other blocks read, too */
     const float    *in;  /* sums so far, in rows of engine->cols; NULL: none */
@@ -7013,9 +7018,6 @@ typedef struct ampi_engine {
                   size_t rows, size_t cols);
     /* sum[r] += element (r, k) * v[k]. */
     void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v);
-    /* All of a product: op(A) is a[r * rs + k * cs], op(B) b[k * ldb + column]. */
-    void (*tiny)(const ampi_task *w, const float *a, size_t rs, size_t cs,
-                 const float *b, size_t ldb);
 } ampi_engine;
 
 /* Members by name: C++ has had that since 2020, and then does not compile another order. */
@@ -7032,7 +7034,7 @@ typedef struct ampi_engine {
 #define AMPI_FUNCTIONS(tier, pack_, kernel_, write_)                                           \
     AMPI_IS(pack_rows, AMPI_JOIN(ampi_pack_rows, tier)), AMPI_IS(pack, pack_),                 \
     AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                                          \
-    AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier)), AMPI_IS(tiny, AMPI_JOIN(ampi_tiny, tier))
+    AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier))
 
 /* >>impl processors: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
    whole; whether this process may use tiles, the first call asks. And all that there are, then
@@ -7186,34 +7188,55 @@ static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size
 #endif
 }
 
-/* The block of C at (i, at), k0 to k1, from its strips; after the last k, what becomes of it. */
-static void ampi_gemm_block(const ampi_task *w, size_t i, size_t at, size_t k0, size_t k1,
-                            const uint32_t *a, const uint32_t *b, float *sums) {
-    const ampi_engine *e    = w->e;
-    const size_t       j    = ampi_max(at, w->lead) - w->lead;
-    const int          last = k1 == w->k;
-    float              room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
-    float             *all = (float *)(void *)ampi_align(room);
+/* To a multiple of a power of two. */
+static size_t ampi_step_up(size_t n, size_t step) { return (n + step - 1) & ~(step - 1); }
+
+/* The block of C at (i, j); after the last k, what becomes of its sums. Packed columns that are not
+   there are 0, and are multiplied as well. */
+static void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block *x, size_t i,
+                            size_t j, int last) {
+    const size_t rows = x->rows, cols = x->cols;
+    float        room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
+    float       *all = (float *)(void *)ampi_align(room);
+    if (x->next) {
+        x->rows = ampi_step_up(rows, e->row_step);
+        x->cols = ampi_step_up(cols, e->col_step);
+    }
+    if (last && w->plain && w->g->c_type == AMP_F32 && x->rows == rows &&
+        (cols & (e->col_step - 1)) == 0) {
+        x->out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
+        x->ld  = w->g->ldc;
+    } else if (last) {
+        x->out = all;
+    }
+    if (last && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
+        ampi_claim(w, i, j, rows, cols);
+    e->kernel(x);
+    if (x->out == all) e->write(w, all, e->cols, i, j, rows, cols);
+}
+
+/* The same at (i, at), k0 to k1, from its strips. */
+static void ampi_gemm_packed(const ampi_task *w, size_t i, size_t at, size_t k0, size_t k1,
+                             const uint32_t *a, const uint32_t *b, float *sums) {
+    const ampi_engine *e = w->e;
+    const size_t       j = ampi_max(at, w->lead) - w->lead;
     ampi_block         x;
     x.a        = a;
-    x.turned   = w->turned;
     x.b        = b;
+    x.rs       = AMPI_DEEP;
+    x.cs       = 1;
+    x.piece    = AMPI_DEEP;
+    x.next     = (e->rows - 1) * AMPI_DEEP;
+    x.ldb      = e->cols;
     x.rows     = ampi_min(w->m - i, e->rows);
     x.cols     = ampi_min(w->n, at + e->cols - w->lead) - j;
     x.words    = e->pairs ? (k1 - k0 + 1) / 2 : k1 - k0;
     x.products = w->terms == 1 ? 1 : w->g->tf32 ? 3 : 4;
+    x.turned   = w->turned;
     x.in       = k0 ? sums : NULL;
-    x.out      = last ? all : sums;
+    x.out      = sums;
     x.ld       = e->cols;
-    if (last && w->plain && w->g->c_type == AMP_F32 && x.rows % e->row_step == 0 &&
-        x.cols % e->col_step == 0) {
-        x.out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
-        x.ld  = w->g->ldc;
-    }
-    if (last && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
-        ampi_claim(w, i, j, x.rows, x.cols);
-    e->kernel(&x);
-    if (x.out == all) e->write(w, all, e->cols, i, j, x.rows, x.cols);
+    ampi_gemm_block(w, e, &x, i, j, k1 == w->k);
 }
 
 /* Rows i0 to i1 of C, columns j0 to j1 (turned: columns, rows): the panel of B for k0 to k1 is
@@ -7237,8 +7260,8 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
                     if (w->step < w->k)
                         sums = w->sums + ((q - (w->deep < w->k ? i0 : i)) * w->wide +
                                           (j - j0) * rows);
-                    ampi_gemm_block(w, t ? j : q, t ? q : j, k, end, t ? panel : strip,
-                                    t ? strip : panel, sums);
+                    ampi_gemm_packed(w, t ? j : q, t ? q : j, k, end, t ? panel : strip,
+                                     t ? strip : panel, sums);
                 }
         }
 }
@@ -7293,43 +7316,67 @@ static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
     }
 }
 
-/* x as fp32 in room, as it lies; and turned: few elements, of fp32, by hand, more by packing. */
-static void ampi_tiny_convert(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
-                              float *room) {
+/* x as fp32 in room, as it lies: as one row where its rows follow each other. */
+static void ampi_small_convert(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
+                               float *room) {
     const int    along = x->cs == 1;
-    const size_t ld    = ampi_up(along ? ks : rows, e->col_step);
-    e->pack_rows(room, ld, x, along ? x->rs : x->cs, along ? rows : ks, along ? ks : rows);
+    const size_t lines = along ? rows : ks, n = along ? ks : rows, step = along ? x->rs : x->cs;
+    const int    one = step == n;
+    const size_t ld  = one ? n : ampi_up(n, e->col_step);
+    e->pack_rows(room, ld, x, step, one ? 1 : lines, one ? lines * n : n);
     x->x    = room;
     x->type = x->as = AMP_F32;
     x->rs   = along ? ld : 1;
     x->cs   = along ? 1 : ld;
 }
-static void ampi_tiny_turn(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
-                           float *room, int by_hand) {
-    const size_t ld = ampi_up(rows, e->col_step), step = by_hand ? 1 : AMPI_DEEP;
-    size_t       r, k;
-    for (k = 0; k < ks; k += step) {
+/* Its columns side by side, as fp32. */
+static void ampi_small_turn(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
+                            float *room) {
+    const size_t ld = ampi_up(rows, e->col_step);
+    size_t       k;
+    for (k = 0; k < ks; k += AMPI_DEEP) {
         const ampi_operand at = ampi_operand_at(*x, 0, k);
-        if (by_hand)
-            for (r = 0; r < rows; r++)
-                ampi_store_u32(room, k * ld + r, ampi_load_u32(at.x, r * at.rs));
-        else
-            e->pack((uint32_t *)(void *)(room + k * ld), ld, 1, &at, 1, rows,
-                    ampi_min(ks - k, AMPI_DEEP));
+        e->pack((uint32_t *)(void *)(room + k * ld), ld, 1, &at, 1, rows,
+                ampi_min(ks - k, AMPI_DEEP));
     }
-    x->x  = room;
-    x->cs = ld;
+    x->x    = room;
+    x->type = x->as = AMP_F32;
+    x->rs   = 1;
+    x->cs   = ld;
 }
 
-/* Operands are read in place if they are fp32 and, of B, the columns lie side by side. */
-static AMPI_NOINLINE void ampi_gemm_tiny(ampi_task *w) {
-    const int    few = w->n * w->k < 64;
-    ampi_operand x = w->x[0], y = w->x[1];
-    float        a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY], turned[AMPI_GEMM_TINY];
-    if (x.as != AMP_F32) ampi_tiny_convert(w->e, &x, w->m, w->k, a);
-    if (y.as != AMP_F32 && (few || y.rs == 1)) ampi_tiny_convert(w->e, &y, w->n, w->k, b);
-    if (y.rs != 1) ampi_tiny_turn(w->e, &y, w->n, w->k, turned, few);
-    w->e->tiny(w, (const float *)x.x, x.rs, x.cs, (const float *)y.x, y.cs);
+/* Operands are read where they lie if they are fp32 and, of B, the columns lie side by side. */
+static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
+    const ampi_engine *e = w->e;
+    ampi_operand       a = w->x[0], b = w->x[1];
+    float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B];
+    ampi_block         x;
+    size_t             i, j;
+    if (a.as != AMP_F32) ampi_small_convert(e, &a, w->m, w->k, a_room);
+    if (b.rs != 1) ampi_small_turn(e, &b, w->n, w->k, b_room);
+    else if (b.as != AMP_F32) ampi_small_convert(e, &b, w->n, w->k, b_room);
+    x.rs    = a.rs;
+    x.cs    = a.cs;
+    x.next  = 0;
+    x.ldb   = b.cs;
+    x.words = x.piece = w->k;
+    x.in    = NULL;
+    for (j = 0; j < w->n; j += e->cols)
+        for (i = 0; i < w->m; i += e->rows) {
+            x.a    = (const uint32_t *)ampi_at(a.x, AMP_F32, i * a.rs);
+            x.b    = (const uint32_t *)ampi_at(b.x, AMP_F32, j);
+            x.rows = ampi_min(w->m - i, e->rows);
+            x.cols = ampi_min(w->n - j, e->cols);
+            x.ld   = e->cols;
+            ampi_gemm_block(w, e, &x, i, j, 1);
+        }
+}
+
+/* Is op(A) or op(B) read where it lies, or is there room for it? By m, n and k alone. */
+static int ampi_fits(const ampi_operand *x, int of_b, size_t rows, size_t ks) {
+    return (x->as == AMP_F32 && (!of_b || x->rs == 1)) ||
+           ampi_up(rows, AMPI_MOST_COLS) * ampi_up(ks, AMPI_DEEP) <=
+               (of_b ? AMPI_ROOM_B : AMPI_ROOM_A);
 }
 
 /* Has a product more than most multiply-adds? */
@@ -7361,10 +7408,10 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
         w->e = ampi_engine_pairs(ampi_is_whole(w));
     if (!w->e) w->e = ampi_tier_now()->engine;
     if (m == 1 || n == 1)
-        w->run = ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin : ampi_gemm_tiny;
-    else if (!ampi_work_above(m, n, k, AMPI_GEMM_TINY) &&
-             ampi_up(ampi_max(m, n), AMPI_DEEP) * ampi_up(k, AMPI_DEEP) <= AMPI_GEMM_TINY)
-        w->run = ampi_gemm_tiny;
+        w->run = ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin : ampi_gemm_small;
+    else if (!w->e->pairs && (m <= w->e->rows || !ampi_work_above(m, n, k, AMPI_SMALL)) &&
+             ampi_fits(&w->x[0], 0, m, k) && ampi_fits(&w->x[1], 1, n, k))
+        w->run = ampi_gemm_small;
     else w->run = ampi_gemm_product;
     w->lead = 0; /* or every row of a tile is in two lines; where k is long, it gains less */
     if (w->e->use_tiles && n >= 256 && k <= 256 && bytes * (g->ldc | g->stride_c) % 64 == 0)
@@ -7461,7 +7508,7 @@ static int ampi_gemm_cblas(const ampi_task *w) {
     const amp_gemm_args *g = w->g;
     size_t               i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->compute ||
-        g->bias || g->relu || w->run == ampi_gemm_thin || w->run == ampi_gemm_tiny ||
+        g->bias || g->relu || w->run == ampi_gemm_thin || w->run == ampi_gemm_small ||
         w->e->pairs || (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
     for (i = 0; i < g->count; i++) {
@@ -9993,30 +10040,6 @@ AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_
     else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
 }
 
-/* Four rows at a time, W columns; rows that are not there repeat the last one. */
-AMPI_HERE void AMPI_(tiny)(const ampi_task *w, const float *a, size_t rs, size_t cs,
-                           const float *b, size_t ldb) {
-    const size_t m = w->m, n = w->n, ks = w->k;
-    size_t       i, j, k, r;
-    for (i = 0; i < m; i += 4)
-        for (j = 0; j < n; j += AMPI_W) {
-            const float *row[4];
-            AMPI_V       s[4], sums[4];
-            AMPI_UNROLL for (r = 0; r < 4; r++) {
-                s[r]   = AMPI_(splat)(0.0f);
-                row[r] = a + ampi_min(i + r, m - 1) * rs;
-            }
-            for (k = 0; k < ks; k++) {
-                const AMPI_V y = AMPI_(get_first)(b + k * ldb + j, AMP_F32, n - j);
-                AMPI_UNROLL for (r = 0; r < 4; r++)
-                    s[r] = AMPI_(fma)(AMPI_(splat)(ampi_load_f32(row[r], k * cs)), y, s[r]);
-            }
-            AMPI_UNROLL for (r = 0; r < 4; r++) sums[r] = s[r];
-            for (r = 0; r < 4 && i + r < m; r++) AMPI_(write_one)(w, sums[r], i + r, j, n - j);
-        }
-    AMPI_(done)();
-}
-
 #undef AMPI_U
 #undef AMPI_N
 #undef AMPI_UNROLLED
@@ -10057,6 +10080,14 @@ AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
 }
 AMPI_HOST void ampi_done_x4(void) {}
 
+AMPI_HOST ampi_f32x4 ampi_get_first_x4(const void *base, amp_dtype type, size_t n) {
+    float copy[AMPI_W] = {0};
+    (void)type;
+    if (n >= AMPI_W) return ampi_get_x4(base, 0);
+    memcpy(copy, base, n * sizeof *copy);
+    return ampi_get_x4(copy, 0);
+}
+
 enum { AMPI_W4 = AMPI_W };
 #define AMPI_TIER _x4
 #define AMPI_HERE AMPI_HOST
@@ -10072,47 +10103,68 @@ enum { AMPI_W4 = AMPI_W };
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS | AMPI_PASS_KERNELS)
 
 #ifndef AMPI_SUMS /* of its own */
-/* One k of R rows of C vectors: constants where it is inlined, so that sums stay in registers. */
-AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *a, const uint32_t *b, const size_t R,
-                             const size_t C) {
+/* One k of R rows of C vectors, of the last of which n columns are there: constants where it is
+   inlined, so that sums stay in registers. Rows lie in pairs. */
+AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t **a, size_t rs, const uint32_t *b,
+                             size_t n, const size_t R, const size_t C) {
     AMPI_V y[2];
     size_t r, c;
-    AMPI_UNROLL for (c = 0; c < C; c++) y[c] = AMPI_(get)(b, c * AMPI_W);
+    y[0] = C == 2 ? AMPI_(get)(b, 0) : AMPI_(get_first)(b, AMP_F32, n);
+    if (C == 2) y[1] = AMPI_(get_first)(b + AMPI_W, AMP_F32, n);
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        const AMPI_V ar = AMPI_(splat)(ampi_load_f32(a, r * AMPI_DEEP));
+        const AMPI_V ar = AMPI_(splat)(ampi_load_f32(a[r / 2], r % 2 * rs));
         AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
     }
 }
-AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C) {
-    const uint32_t *a = x->a, *b = x->b;
+/* Whole: all of it is there, and packed. Else a pair of rows that are not there is the last one. */
+AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, const int whole) {
+    const uint32_t *a[(3 * AMPI_ROW_STEP + 1) / 2], *b = x->b;
+    const size_t    rows = whole ? R : ampi_max(x->rows, 2);
+    const size_t    rs = whole ? AMPI_DEEP : x->rows > 1 ? x->rs : 0, cs = whole ? 1 : x->cs;
+    const size_t    ld = x->rows > 1 ? x->ld : 0, ldb = whole ? 2 * AMPI_W : x->ldb;
+    const size_t    last = whole ? AMPI_W : x->cols - (C - 1) * AMPI_W;
     AMPI_V          s[3 * AMPI_ROW_STEP][2];
     size_t          r, c, k, q;
-    AMPI_UNROLL for (r = 0; r < R; r++)
+    AMPI_UNROLL for (r = 0; r < R; r++) {
+        a[r / 2] = x->a + ampi_min(r & ~(size_t)1, rows - 2) * rs;
         AMPI_UNROLL for (c = 0; c < C; c++)
             s[r][c] = x->in ? AMPI_(get)(x->in, (r * 2 + c) * AMPI_W) : AMPI_(splat)(0.0f);
-    for (k = 0; k < x->words; k += AMPI_DEEP, a += 3 * AMPI_ROW_STEP * AMPI_DEEP) {
-        const size_t n = ampi_min(x->words - k, AMPI_DEEP);
-        if (n == AMPI_DEEP && R == 3 * AMPI_ROW_STEP && C == 2) { /* or counting takes FMAs' time */
-            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, b += 2 * AMPI_W) {
-                AMPI_(add_word)(s, a + q, b, R, C);
+    }
+    for (k = 0; k < x->words; k += x->piece) {
+        const size_t n = ampi_min(x->words - k, x->piece);
+        if (whole && n == AMPI_DEEP) { /* or counting takes FMAs' time */
+            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, b += ldb) {
+                AMPI_(add_word)(s, a, rs, b, last, R, C);
+                AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += cs;
             }
         } else {
-            for (q = 0; q < n; q++, b += 2 * AMPI_W) AMPI_(add_word)(s, a + q, b, R, C);
+            for (q = n; q--; b += ldb) {
+                AMPI_(add_word)(s, a, rs, b, last, R, C);
+                AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += cs;
+            }
         }
+        AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
     }
     AMPI_UNROLL for (r = 0; r < R; r++)
-        AMPI_UNROLL for (c = 0; c < C; c++) AMPI_(put)(x->out, r * x->ld + c * AMPI_W, s[r][c]);
+        AMPI_UNROLL for (c = 0; c < C; c++)
+            AMPI_(put)(x->out, (ampi_min(r & ~(size_t)1, rows - 2) + r % 2) * ld + c * AMPI_W, s[r][c]);
     AMPI_(done)();
 }
 #endif
 AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
-    switch ((x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP * 2 + (x->cols > AMPI_W)) {
-    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1); break;
-    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2); break;
-    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1); break;
-    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2); break;
-    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1); break;
-    default: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2); break;
+    const size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP;
+    const int    few = x->rows <= AMPI_ROW_STEP / 2;
+    switch ((few ? 0 : steps * 2) + (x->cols > AMPI_W)) {
+    case 0: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 1, 0); break;
+    case 1: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 2, 0); break;
+    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, 0); break;
+    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2, 0); break;
+    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1, 0); break;
+    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, 0); break;
+    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, 0); break;
+    default:
+        if (x->next) AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
+        else AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
     }
 }
 
@@ -10789,6 +10841,9 @@ AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_d
 
 AMPI_AVX512 ampi_x16 ampi_splat_pairs(float x) { return ampi_splat_avx512(x); }
 AMPI_AVX512 ampi_x16 ampi_get_pairs(const void *base, size_t i) { return ampi_get_avx512(base, i); }
+AMPI_AVX512 ampi_x16 ampi_get_first_pairs(const void *base, amp_dtype type, size_t n) {
+    return ampi_get_first_avx512(base, type, n);
+}
 AMPI_AVX512 void     ampi_put_pairs(void *p, size_t i, ampi_x16 x) { ampi_put_avx512(p, i, x); }
 AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #define AMPI_TIER _pairs
@@ -10913,10 +10968,11 @@ AMPI_IN void ampi_turn_mmla(AMPI_V (*s)[2], const size_t R, const size_t C) {
             s[r][c]          = low;
         }
 }
-AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C) {
+AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C, const int whole) {
     const uint32_t *a = x->a, *b = x->b;
     AMPI_V          s[12][2], y[4];
     size_t          r, c, k;
+    (void)whole;
     AMPI_UNROLL for (r = 0; r < R; r++)
         AMPI_UNROLL for (c = 0; c < C; c++)
             s[r][c] = x->in ? ampi_get_neon(x->in, (r * 2 + c) * 4) : ampi_splat_neon(0.0f);
