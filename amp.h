@@ -7005,11 +7005,15 @@ typedef struct ampi_engine {
     size_t depth, near;                    /* pieces of a panel along k; of them at a time */
     int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
     void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
-    /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
-    void (*pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
-                      size_t n);
-    /* One piece of a strip of width rows; of the matrix rows, maybe more, and ks are there. Of
-       A: [row][16]; of B: [16][row]. */
+    /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. With
+       a jump, rows are cut: their next ld elements are so far behind, and the last ones end in 0. */
+    void (*lay)(float *dst, size_t ld, size_t jump, const ampi_operand *x, size_t step, size_t rows,
+                size_t n);
+    /* The same turned: dst[i * ld + r]; more than n elements may be there. */
+    void (*turn)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows, size_t n,
+                 size_t there);
+    /* Of pairs: a piece of a strip of width rows; of the matrix rows, maybe more, and ks are there.
+       Of A: [row][16]; of B: [16][row]. */
     void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
                  size_t rows, size_t ks);
     void (*kernel)(const ampi_block *block);
@@ -7032,8 +7036,8 @@ typedef struct ampi_engine {
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
     AMPI_IS(use_tiles, NULL)
 #define AMPI_FUNCTIONS(tier, pack_, kernel_, write_)                                           \
-    AMPI_IS(pack_rows, AMPI_JOIN(ampi_pack_rows, tier)), AMPI_IS(pack, pack_),                 \
-    AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                                          \
+    AMPI_IS(lay, AMPI_JOIN(ampi_lay, tier)), AMPI_IS(turn, AMPI_JOIN(ampi_turn, tier)),       \
+    AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                    \
     AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier))
 
 /* >>impl processors: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
@@ -7151,18 +7155,43 @@ static void ampi_task_size(ampi_task *w, int small) {
 }
 
 /* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
+static void ampi_pack_words(const ampi_task *w, float *dst, int of_b, size_t r0, size_t r1,
+                            size_t k0, size_t k1) {
+    const ampi_engine *e = w->e;
+    const ampi_operand x = ampi_operand_at(w->x[of_b], r0, k0);
+    const size_t width = of_b ? e->cols : e->rows, rows = ampi_min(r1, of_b ? w->n : w->m) - r0;
+    const size_t ks = k1 - k0, strip = ampi_strip(w, width, ks);
+    size_t       r, k, i;
+    if (of_b && x.cs != 1) e->lay(dst, width, strip, &x, x.cs, ks, rows);
+    for (r = 0; r < rows && x.cs == 1; r += width) {
+        const ampi_operand at = ampi_operand_at(x, r, 0);
+        const size_t       some = ampi_min(rows - r, width);
+        if (of_b) e->turn(dst + r / width * strip, width, &at, x.rs, some, ks, ks);
+        else e->lay(dst + r / width * strip, AMPI_DEEP, width * AMPI_DEEP, &at, x.rs, some, ks);
+    }
+    for (k = 0; k < ks && !of_b && x.cs != 1; k += AMPI_DEEP) /* groups of lines */
+        for (r = 0; r < rows; r += width) {
+            const ampi_operand at = ampi_operand_at(x, r, k);
+            const size_t       some = ampi_min(ks - k, AMPI_DEEP);
+            for (i = 0; i < AMPI_DEEP && k + 2 * AMPI_DEEP <= ks; i++) /* so far apart, */
+                AMPI_PREFETCH(ampi_at(at.x, x.type, (AMPI_DEEP + i) * x.cs)); /* not foreseen */
+            e->turn(dst + r / width * strip + k * width, AMPI_DEEP, &at, x.cs, some,
+                    ampi_min(rows - r, width), w->m - r0 - r);
+        }
+}
 static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t r0, size_t r1,
                              size_t k0, size_t k1) {
     const ampi_operand all = w->x[of_b];
     const size_t width = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
     const size_t lead = of_b ? w->lead : 0, most = of_b ? w->n : w->m;
-    const int    ahead = !of_b && w->group > 1; /* no processor foresees lines that far apart */
-    size_t       at = r0, k = k0, i;
+    size_t       at = r0, k = k0;
+    if (!w->e->pairs) {
+        ampi_pack_words(w, (float *)(void *)dst, of_b, r0, r1, k0, k1);
+        return;
+    }
     while (at < r1 && k < k1) {
         const size_t       r = ampi_max(at, lead) - lead;
         const ampi_operand x = ampi_operand_at(all, r, k);
-        for (i = 0; ahead && k + 2 * unit <= k1 && i < unit; i++)
-            AMPI_PREFETCH(ampi_at(x.x, x.type, (unit + i) * x.cs));
         w->e->pack(dst + (ampi_strip(w, at - r0, k1 - k0) + ampi_strip(w, width, k - k0)), width,
                    of_b, &x, w->terms, most - r, ampi_min(k1 - k, unit));
         if (all.cs != 1) {
@@ -7283,7 +7312,7 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
 static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand *y, size_t k,
                              size_t ks) {
     const ampi_operand at = ampi_operand_at(*y, 0, k);
-    e->pack_rows(v, 1, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
+    e->lay(v, 1, 0, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
 }
 
 /* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. A
@@ -7323,7 +7352,7 @@ static void ampi_small_convert(const ampi_engine *e, ampi_operand *x, size_t row
     const size_t lines = along ? rows : ks, n = along ? ks : rows, step = along ? x->rs : x->cs;
     const int    one = step == n;
     const size_t ld  = one ? n : ampi_up(n, e->col_step);
-    e->pack_rows(room, ld, x, step, one ? 1 : lines, one ? lines * n : n);
+    e->lay(room, ld, 0, x, step, one ? 1 : lines, one ? lines * n : n);
     x->x    = room;
     x->type = x->as = AMP_F32;
     x->rs   = along ? ld : 1;
@@ -7333,12 +7362,7 @@ static void ampi_small_convert(const ampi_engine *e, ampi_operand *x, size_t row
 static void ampi_small_turn(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
                             float *room) {
     const size_t ld = ampi_up(rows, e->col_step);
-    size_t       k;
-    for (k = 0; k < ks; k += AMPI_DEEP) {
-        const ampi_operand at = ampi_operand_at(*x, 0, k);
-        e->pack((uint32_t *)(void *)(room + k * ld), ld, 1, &at, 1, rows,
-                ampi_min(ks - k, AMPI_DEEP));
-    }
+    e->turn(room, ld, x, x->rs, rows, ks, ks);
     x->x    = room;
     x->type = x->as = AMP_F32;
     x->rs   = 1;
@@ -9734,7 +9758,7 @@ AMPI_STRICT_BEGIN
 AMPI_HOST float ampi_get_as(const void *base, amp_dtype type, size_t i) {
     return ampi_f32_from_bits(ampi_load(base, type, i));
 }
-AMPI_HOST float ampi_round(float x, amp_dtype type) {
+static AMPI_NOINLINE float ampi_round(float x, amp_dtype type) {
     uint32_t h;
     ampi_store(&h, type, 0, ampi_bits_of_f32(x));
     return ampi_get_as(&h, type, 0);
@@ -9796,7 +9820,7 @@ AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
 }
 
 /* W x W: words in lanes of 128 bits, then lanes. */
-AMPI_HERE void AMPI_(transpose)(AMPI_V *v) {
+AMPI_IN void AMPI_(transpose)(AMPI_V *v) {
     AMPI_V t[AMPI_W];
     size_t i;
     AMPI_UNROLL for (i = 0; i < AMPI_W; i += 2) {
@@ -9832,79 +9856,84 @@ AMPI_IN AMPI_V AMPI_(value)(const ampi_operand *x, size_t i, size_t n) {
     return x->as == x->type ? v : AMPI_(round)(v, x->as);
 }
 
-/* Rows of memory as they lie. */
-AMPI_IN void AMPI_(rows_as)(float *dst, size_t ld, const void *x, const amp_dtype type, size_t step,
-                         size_t rows, size_t n) {
-    size_t r, i;
-    for (r = 0; r < rows; r++)
-        for (i = 0; i < n; i += AMPI_W)
-            AMPI_(put)(dst, r * ld + i, AMPI_(get_as)(x, type, r * step + i));
+/* One vector, of a type that counts as another. */
+AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp_dtype as,
+                                  size_t i) {
+    const AMPI_V v = AMPI_(get_as)(x, type, i);
+    return as == type ? v : AMPI_(round)(v, as);
 }
-AMPI_LOOP void AMPI_(pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step,
-                                size_t rows, size_t n) {
-    const size_t whole = x->as == x->type ? n / AMPI_W * AMPI_W : 0;
-    size_t       r, i;
-    if (x->type == AMP_F32) AMPI_(rows_as)(dst, ld, x->x, AMP_F32, step, rows, whole);
-    else if (x->type == AMP_F16) AMPI_(rows_as)(dst, ld, x->x, AMP_F16, step, rows, whole);
-    else AMPI_(rows_as)(dst, ld, x->x, AMP_BF16, step, rows, whole);
-    for (r = 0; r < rows; r++)
-        for (i = whole; i < n; i += AMPI_W)
-            AMPI_(put)(dst, r * ld + i, AMPI_(value)(x, r * step + i, n - i));
+/* f with the constants that x has. */
+#define AMPI_COUNTED(f, x, ...)                                                                \
+    do {                                                                                       \
+        if ((x)->type == AMP_F16) f(AMP_F16, AMP_F16, __VA_ARGS__);                            \
+        else if ((x)->type == AMP_BF16) f(AMP_BF16, AMP_BF16, __VA_ARGS__);                    \
+        else if ((x)->as == AMP_F32) f(AMP_F32, AMP_F32, __VA_ARGS__);                         \
+        else f(AMP_F32, (x)->as, __VA_ARGS__);                                                 \
+    } while (0)
+
+AMPI_IN void AMPI_(lay_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
+                           size_t jump, const ampi_operand *x, size_t step, size_t rows, size_t n) {
+    enum { SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is of them */
+    size_t r, i, q, p;
+    for (r = 0; r < rows; r++) {
+        float *to = dst + r * ld;
+        for (i = q = 0; n - i >= SOME; i += SOME) {
+            AMPI_UNROLL for (p = 0; p < SOME; p += AMPI_W)
+                AMPI_(put)(to, q + p, AMPI_(get_counted)(x->x, type, as, r * step + i + p));
+            q += SOME;
+            if (jump && q == ld) q = 0, to += jump;
+        }
+        for (; i < n; i += AMPI_W, q += AMPI_W)
+            AMPI_(put)(to, q, AMPI_(value)(x, r * step + i, n - i));
+        for (; jump && q && q < ld; q += AMPI_W) AMPI_(put)(to, q, AMPI_(splat)(0.0f));
+    }
+}
+AMPI_LOOP void AMPI_(lay)(float *dst, size_t ld, size_t jump, const ampi_operand *x, size_t step,
+                          size_t rows, size_t n) {
+    AMPI_COUNTED(AMPI_(lay_as), x, dst, ld, jump, x, step, rows, n);
     AMPI_(done)();
 }
 
-/* W rows of memory, turned: v[i] is elements i of those that are there, of which each has n. */
-AMPI_IN void AMPI_(rows_of)(AMPI_V *v, const void *x, const amp_dtype type, size_t step) {
+/* W rows of memory, turned: v[i] is elements i. */
+AMPI_IN void AMPI_(turned)(AMPI_V *v, const void *x, const amp_dtype type, const amp_dtype as,
+                           size_t step) {
     size_t i;
-    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) {
-        v[i] = AMPI_(get_as)(x, type, i * step);
-    }
-}
-AMPI_LOOP void AMPI_(pack_edge)(float *block, const ampi_operand *x, size_t step, size_t rows,
-                           size_t n) {
-    size_t i;
-    for (i = 0; i < AMPI_W; i++)
-        AMPI_(put)(block, i * AMPI_W,
-                   i < rows && n ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f));
-}
-AMPI_IN void AMPI_(turned)(AMPI_V *v, const ampi_operand *x, size_t step, size_t rows, size_t n) {
-    AMPI_V block[AMPI_W];
-    if (rows < AMPI_W || n < AMPI_W || x->as != x->type) {
-        AMPI_(pack_edge)((float *)(void *)block, x, step, rows, n);
-        AMPI_(rows_of)(v, block, AMP_F32, AMPI_W);
-    } else if (x->type == AMP_F32) {
-        AMPI_(rows_of)(v, x->x, AMP_F32, step);
-    } else if (x->type == AMP_F16) {
-        AMPI_(rows_of)(v, x->x, AMP_F16, step);
-    } else {
-        AMPI_(rows_of)(v, x->x, AMP_BF16, step);
-    }
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_counted)(x, type, as, i * step);
     AMPI_(transpose)(v);
 }
-
-/* A piece is lines of ld words. Its lines are rows of memory, or these are its columns. */
-AMPI_HERE void AMPI_(pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x,
-                           int terms, size_t rows, size_t ks) {
-    const size_t deep = AMPI_DEEP, ld = of_b ? width : deep, lines = of_b ? deep : width;
-    const size_t n = of_b ? rows : ks, there = of_b ? ks : rows; /* of a line; of them */
-    size_t       i, p, q;
-    (void)terms;
-    if ((x->cs == 1) != of_b) {
-        const size_t some = ampi_min(there, lines);
-        AMPI_(pack_rows)((float *)(void *)dst, ld, x, of_b ? x->cs : x->rs, some,
-                         ampi_min(n, ld));
-        memset(dst + some * ld, 0, (lines - some) * ld * sizeof *dst);
-        return;
-    }
-    for (p = 0; p < ld; p += AMPI_W)
-        for (q = 0; q < lines; q += AMPI_W) {
-            const size_t step = of_b ? x->rs : x->cs;
-            ampi_operand at   = *x;
-            AMPI_V       v[AMPI_W];
-            at.x = ampi_at(x->x, x->type, p * step + q);
-            AMPI_(turned)(v, &at, step, n > p ? n - p : 0, there > q ? there - q : 0);
-            AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-                if (q + i < lines) AMPI_(put)(dst, (q + i) * ld + p, v[i]);
+/* The same where fewer rows or elements are there. */
+AMPI_LOOP void AMPI_(turned_edge)(float *v, const ampi_operand *x, size_t step, size_t rows,
+                                  size_t n) {
+    AMPI_V block[AMPI_W];
+    size_t i;
+    for (i = 0; i < AMPI_W; i++)
+        AMPI_(put)(v, i * AMPI_W, i < rows ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f));
+    AMPI_(turned)(block, v, AMP_F32, AMP_F32, AMPI_W);
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) AMPI_(put)(v, i * AMPI_W, block[i]);
+}
+AMPI_IN void AMPI_(turn_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
+                            const void *x, size_t step, size_t rows, size_t n, size_t there) {
+    AMPI_V v[AMPI_W];
+    size_t i, r, q;
+    for (i = 0; i < n && there - i >= AMPI_W; i += AMPI_W)
+        for (r = 0; rows - r >= AMPI_W; r += AMPI_W) {
+            AMPI_(turned)(v, ampi_at(x, type, r * step + i), type, as, step);
+            AMPI_UNROLL for (q = 0; q < AMPI_W; q++)
+                if (q < n - i) AMPI_(put)(dst, (i + q) * ld + r, v[q]);
+        }
+}
+AMPI_LOOP void AMPI_(turn)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
+                           size_t n, size_t there) {
+    float  v[AMPI_W * AMPI_W];
+    size_t i, r, q;
+    AMPI_COUNTED(AMPI_(turn_as), x, dst, ld, x->x, step, rows, n, there);
+    for (i = 0; i < n; i += AMPI_W)
+        for (r = there - i < AMPI_W ? 0 : rows / AMPI_W * AMPI_W; r < rows; r += AMPI_W) {
+            ampi_operand at = *x;
+            at.x = ampi_at(x->x, x->type, r * step + i);
+            AMPI_(turned_edge)(v, &at, step, rows - r, there - i);
+            for (q = 0; q < AMPI_W && q < n - i; q++)
+                AMPI_(put)(dst, (i + q) * ld + r, AMPI_(get)(v, q * AMPI_W));
         }
     AMPI_(done)();
 }
@@ -9935,15 +9964,15 @@ AMPI_HERE void AMPI_(write)(const ampi_task *w, const float *sum, size_t ld, siz
 }
 
 /* A matrix times a vector. Where its rows lie side by side, four k at a time are added to sums. */
-AMPI_IN void AMPI_(add_four)(float *sum, const void *x, const amp_dtype type, size_t cs,
-                             size_t rows, const float *v) {
+AMPI_IN void AMPI_(add_four)(const amp_dtype type, const amp_dtype as, float *sum, const void *x,
+                             size_t cs, size_t rows, const float *v) {
     AMPI_V y[4], s;
     size_t r, i;
     AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i]);
     for (r = 0; r < rows; r += AMPI_W) {
         s = AMPI_(get)(sum, r);
         AMPI_UNROLL for (i = 0; i < 4; i++) {
-            s = AMPI_(fma)(AMPI_(get_as)(x, type, i * cs + r), y[i], s);
+            s = AMPI_(fma)(AMPI_(get_counted)(x, type, as, i * cs + r), y[i], s);
         }
         AMPI_(put)(sum, r, s);
     }
@@ -9955,10 +9984,8 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
         const ampi_operand x = ampi_operand_at(*operand, 0, k);
         size_t             whole;
         some  = rows > AMPI_W ? ampi_min(ks - k, 4) : ks;
-        whole = some == 4 && x.as == x.type ? rows / AMPI_W * AMPI_W : 0;
-        if (x.type == AMP_F32) AMPI_(add_four)(sum, x.x, AMP_F32, x.cs, whole, v + k);
-        else if (x.type == AMP_F16) AMPI_(add_four)(sum, x.x, AMP_F16, x.cs, whole, v + k);
-        else AMPI_(add_four)(sum, x.x, AMP_BF16, x.cs, whole, v + k);
+        whole = some == 4 ? rows / AMPI_W * AMPI_W : 0;
+        AMPI_COUNTED(AMPI_(add_four), &x, sum, x.x, x.cs, whole, v + k);
         for (r = whole; r < rows; r += AMPI_W) {
             AMPI_V s = AMPI_(get)(sum, r);
             for (i = 0; i < some; i++)
@@ -9972,8 +9999,8 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
 
 /* Where its rows lie along k, W of them are turned, W k at a time; of bf16, faster by a tenth, as
    words of two k. */
-AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, size_t step,
-                                 const float *v) {
+AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, const amp_dtype as,
+                                 size_t step, const float *v) {
     AMPI_V w[AMPI_W];
     size_t k;
 #if AMPI_W > 1
@@ -9992,38 +10019,38 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
         return s;
     }
 #endif
-    AMPI_(rows_of)(w, x, type, step);
-    AMPI_(transpose)(w);
+    AMPI_(turned)(w, x, type, as, step);
     AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
-/* The same of up to W rows, and of types that count as others. */
+/* The same of up to W rows. */
 AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                const float *v) {
-    AMPI_V m[AMPI_W], s = AMPI_(get)(sum, 0);
+    float  m[AMPI_W * AMPI_W];
+    AMPI_V s = AMPI_(get)(sum, 0);
     size_t k, i;
     for (k = 0; k < ks; k += AMPI_W) {
         const ampi_operand at = ampi_operand_at(*x, 0, k);
-        AMPI_(turned)(m, &at, x->rs, rows, ks - k);
-        AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-            if (i < ks - k) s = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s);
+        AMPI_(turned_edge)(m, &at, x->rs, rows, ks - k);
+        for (i = 0; i < AMPI_W && i < ks - k; i++)
+            s = AMPI_(fma)(AMPI_(get)(m, i * AMPI_W), AMPI_(splat)(v[k + i]), s);
     }
     AMPI_(put)(sum, 0, s);
 }
 /* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
-AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype type, size_t rows,
-                             size_t ks, const float *v) {
+AMPI_IN void AMPI_(along_as)(const amp_dtype type, const amp_dtype as, float *sum,
+                             const ampi_operand *x, size_t rows, size_t ks, const float *v) {
     enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
     const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
     AMPI_V s[BLOCKS];
     size_t r, k, q;
     for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
-        const int whole = rows - r >= BLOCKS * AMPI_W && x->as == type;
+        const int whole = rows - r >= BLOCKS * AMPI_W;
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
         for (k = 0; whole && ks - k >= deep; k += deep)
             AMPI_UNROLL for (q = 0; q < BLOCKS; q++)
                 s[q] = AMPI_(add_turned)(
-                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, x->rs, v + k);
+                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, as, x->rs, v + k);
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
         for (q = r; k < ks && q < ampi_min(rows, r + BLOCKS * AMPI_W); q += AMPI_W) {
             const ampi_operand at = ampi_operand_at(*x, q, k);
@@ -10035,9 +10062,7 @@ AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype 
 AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                            const float *v) {
     if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
-    else if (x->type == AMP_F32) AMPI_(along_as)(sum, x, AMP_F32, rows, ks, v);
-    else if (x->type == AMP_F16) AMPI_(along_as)(sum, x, AMP_F16, rows, ks, v);
-    else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
+    else AMPI_COUNTED(AMPI_(along_as), x, sum, x, rows, ks, v);
 }
 
 #undef AMPI_U
@@ -10163,7 +10188,7 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
     case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, 0); break;
     case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, 0); break;
     default:
-        if (x->next) AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
+        if (AMPI_PASS & AMPI_PASS_KERNELS || x->next) AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
         else AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
     }
 }
@@ -10171,7 +10196,7 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
 #if AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
     AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0),
-    AMPI_FUNCTIONS(AMPI_TIER, AMPI_(pack), AMPI_(kernel), AMPI_(write))};
+    AMPI_FUNCTIONS(AMPI_TIER, NULL, AMPI_(kernel), AMPI_(write))};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
     AMPI_(step_from)};
@@ -10518,7 +10543,7 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 #undef AMPI_PASS
 
 static const ampi_engine ampi_engine_c = {
-    AMPI_BLOCKS(2, AMPI_W4, 0), AMPI_FUNCTIONS(, ampi_pack, ampi_kernel_x4, ampi_write)};
+    AMPI_BLOCKS(2, AMPI_W4, 0), AMPI_FUNCTIONS(, NULL, ampi_kernel_x4, ampi_write)};
 
 static const ampi_loops ampi_loops_c = {
     ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
