@@ -3016,6 +3016,7 @@ enum { AMPI_FP_IEEE = 0 };
 static uint32_t ampi_fp_get(void) { return 0u; }
 static void     ampi_fp_end(uint32_t saved) { (void)saved; }
 #endif
+enum { AMPI_FP_FLUSH = 0x8040 }; /* x86: subnormals are 0, as for VDPBF16PS */
 static uint32_t ampi_fp_begin(void) {
     const uint32_t saved = ampi_fp_get();
     ampi_fp_end(AMPI_FP_IEEE);
@@ -6969,20 +6970,23 @@ enum {
     AMPI_TALL_SMALL  = 64,      /* the same on the stack                                        */
     AMPI_STACK       = 28672,   /* words of workspace on the stack                              */
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
+    AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which bf16 that goes in pairs is not packed       */
     AMPI_SMALL       = 1 << 21, /* m n k up to which what lies well is not packed               */
     AMPI_ROOM_A      = 1 << 12, /* floats of op(A), where it is converted                       */
     AMPI_ROOM_B      = 1 << 14, /* of op(B)                                                     */
     AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
+    AMPI_PAYS        = 1 << 10, /* n k from which a scope rounds fp32 to bf16                   */
     AMPI_TILES_FP16  = 1 << 17, /* m n k from which fp16 is faster than fp32 in tiles           */
     AMPI_THIN        = 4096     /* of a matrix times a vector, k and rows at a time             */
 };
 
 /* One block for a kernel: rows and cols say how much of it is there. Words of A are at
    a[r * rs + k * cs] in a piece of so many k, and the next piece is `next` from there; of B at
-   b[k * ldb + c]. Only FMA engines ask: what is not packed is one piece, and next is 0. */
+   b[k * ldb + c]. Only FMA engines ask: what is not packed is one piece, and next is 0; odd is 1 if
+   of each two k the odd one comes first. */
 typedef struct ampi_block {
     const uint32_t *a, *b;
-    size_t          rs, cs, piece, next, ldb;
+    size_t          rs, cs, piece, next, ldb, odd;
     size_t          rows, cols, words; /* words: along k */
     int             products, turned;  /* of terms: 1, 3 or 4; b is what other blocks read, too */
     const float    *in;  /* sums so far, in rows of engine->cols; NULL: none */
@@ -7004,6 +7008,7 @@ typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
     size_t depth, near;                    /* pieces of a panel along k; of them at a time */
     int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
+    size_t least;                          /* m n k from which, m and n at least 2; or 0: all */
     void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. With
        a jump, rows are cut: their next ld elements are so far behind, and the last ones end in 0. */
@@ -7020,8 +7025,9 @@ typedef struct ampi_engine {
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, relu. */
     void (*write)(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
                   size_t rows, size_t cols);
-    /* sum[r] += element (r, k) * v[k]. */
-    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v);
+    /* sum[r] += element (r, k) * v[k]; odd: of each two k the odd one first. */
+    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v,
+                 size_t odd);
 } ampi_engine;
 
 /* Members by name: C++ has had that since 2020, and then does not compile another order. */
@@ -7031,19 +7037,19 @@ typedef struct ampi_engine {
 #define AMPI_IS(member, value) .member = value
 #endif
 /* Of a kernel for words: three steps of rows, two vectors. And what all have of a tier. */
-#define AMPI_BLOCKS(R, W, in_pairs)                                                            \
+#define AMPI_BLOCKS(R, W, in_pairs, from)                                                      \
     AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
-    AMPI_IS(use_tiles, NULL)
+    AMPI_IS(least, from), AMPI_IS(use_tiles, NULL)
 #define AMPI_FUNCTIONS(tier, pack_, kernel_, write_)                                           \
     AMPI_IS(lay, AMPI_JOIN(ampi_lay, tier)), AMPI_IS(turn, AMPI_JOIN(ampi_turn, tier)),       \
     AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                    \
     AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier))
 
-/* >>impl processors: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
-   whole; whether this process may use tiles, the first call asks. And all that there are, then
-   NULL. */
-static const ampi_engine *ampi_engine_pairs(int whole);
+/* >>impl processors: that of pairs for so many multiply-adds, or NULL. Tiles split numbers in two
+   terms, others want bf16 whole; whether this process may use tiles, the first call that would use
+   them asks. And all that there are, then NULL. */
+static const ampi_engine *ampi_engine_pairs(int whole, double work);
 static const ampi_engine *ampi_engine_of(size_t i);
 
 static amp_dtype ampi_counts_as(amp_dtype type, amp_dtype compute) {
@@ -7231,8 +7237,7 @@ static void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block
         x->rows = ampi_step_up(rows, e->row_step);
         x->cols = ampi_step_up(cols, e->col_step);
     }
-    if (last && w->plain && w->g->c_type == AMP_F32 && x->rows == rows &&
-        (cols & (e->col_step - 1)) == 0) {
+    if (last && w->plain && w->g->c_type == AMP_F32 && x->rows == rows && x->cols == cols) {
         x->out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
         x->ld  = w->g->ldc;
     } else if (last) {
@@ -7257,6 +7262,7 @@ static void ampi_gemm_packed(const ampi_task *w, size_t i, size_t at, size_t k0,
     x.piece    = AMPI_DEEP;
     x.next     = (e->rows - 1) * AMPI_DEEP;
     x.ldb      = e->cols;
+    x.odd      = 0;
     x.rows     = ampi_min(w->m - i, e->rows);
     x.cols     = ampi_min(w->n, at + e->cols - w->lead) - j;
     x.words    = e->pairs ? (k1 - k0 + 1) / 2 : k1 - k0;
@@ -7315,34 +7321,38 @@ static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand 
     e->lay(v, 1, 0, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
 }
 
-/* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. A
-   matrix of one row is a vector, too. */
+/* m or n is 1, or 2: the matrix is read once a vector, as it lies. Sums across cache lines would be
+   slow. A matrix of one row is a vector, too. */
 static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
     const ampi_engine *e   = w->e;
-    const int          row = w->m == 1;
-    const size_t       all = row ? w->n : w->m;
-    const ampi_operand y   = w->x[!row], x = w->x[row];
+    const int          row = w->m <= w->n;
+    const size_t       all = row ? w->n : w->m, vectors = row ? w->m : w->n;
+    const ampi_operand x   = w->x[row];
     float  v[AMPI_THIN + AMPI_MOST_ROWS], room[AMPI_THIN + 2 * AMPI_MOST_ROWS + 16];
     float *sum = (float *)(void *)ampi_align(room), *one = sum + AMPI_MOST_ROWS;
-    size_t r, k;
-    for (r = 0; r < all; r += AMPI_THIN) {
-        const size_t rows = ampi_min(all - r, AMPI_THIN);
-        memset(sum, 0, (rows + AMPI_MOST_ROWS) * sizeof *sum);
-        for (k = 0; k < w->k; k += AMPI_THIN) {
-            const size_t ks = ampi_min(w->k - k, AMPI_THIN);
-            ampi_operand at = ampi_operand_at(x, r, k);
-            ampi_thin_vector(e, v, &y, k, ks);
-            if (all == 1) {
-                ampi_thin_vector(e, one, &x, k, ks);
-                at.x    = one;
-                at.type = at.as = AMP_F32;
-                at.rs   = at.cs = 1;
+    size_t i, r, k;
+    for (i = 0; i < vectors; i++)
+        for (r = 0; r < all; r += AMPI_THIN) {
+            const ampi_operand y    = ampi_operand_at(w->x[!row], i, 0);
+            const size_t       rows = ampi_min(all - r, AMPI_THIN);
+            memset(sum, 0, (rows + AMPI_MOST_ROWS) * sizeof *sum);
+            for (k = 0; k < w->k; k += AMPI_THIN) {
+                const size_t ks = ampi_min(w->k - k, AMPI_THIN);
+                ampi_operand at = ampi_operand_at(x, r, k);
+                ampi_thin_vector(e, v, &y, k, ks);
+                if (all == 1) {
+                    ampi_thin_vector(e, one, &x, k, ks);
+                    at.x    = one;
+                    at.type = at.as = AMP_F32;
+                    at.rs   = at.cs = 1;
+                }
+                if (e->pairs) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
+                e->thin(sum, &at, rows, ks, v, (size_t)e->pairs);
+                if (e->pairs) ampi_fp_end(AMPI_FP_IEEE);
             }
-            e->thin(sum, &at, rows, ks, v);
+            if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, i, r, 1, rows);
+            else e->write(w, sum, 1, r, i, rows, 1);
         }
-        if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, 0, r, 1, rows);
-        else e->write(w, sum, 1, r, 0, rows, 1);
-    }
 }
 
 /* x as fp32 in room, as it lies: as one row where its rows follow each other. */
@@ -7371,7 +7381,7 @@ static void ampi_small_turn(const ampi_engine *e, ampi_operand *x, size_t rows, 
 
 /* Operands are read where they lie if they are fp32 and, of B, the columns lie side by side. */
 static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
-    const ampi_engine *e = w->e;
+    const ampi_engine *e = w->e->pairs ? ampi_tier_now()->engine : w->e;
     ampi_operand       a = w->x[0], b = w->x[1];
     float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B];
     ampi_block         x;
@@ -7384,7 +7394,9 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     x.next  = 0;
     x.ldb   = b.cs;
     x.words = x.piece = w->k;
+    x.odd   = (size_t)w->e->pairs;
     x.in    = NULL;
+    if (x.odd) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
     for (j = 0; j < w->n; j += e->cols)
         for (i = 0; i < w->m; i += e->rows) {
             x.a    = (const uint32_t *)ampi_at(a.x, AMP_F32, i * a.rs);
@@ -7394,6 +7406,7 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
             x.ld   = e->cols;
             ampi_gemm_block(w, e, &x, i, j, 1);
         }
+    if (x.odd) ampi_fp_end(AMPI_FP_IEEE);
 }
 
 /* Is op(A) or op(B) read where it lies, or is there room for it? By m, n and k alone. */
@@ -7427,14 +7440,18 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
     w->x[1]  = ampi_operand_of(g, 1);
     if (zero) w->x[0].x = w->x[1].x = g->c;
     w->e = NULL;
-    if ((g->tf32 || (w->x[0].as != AMP_F32 && w->x[1].as != AMP_F32)) && m > 1 && n > 1 &&
-        ampi_work_above(m, n, k, AMPI_TILES - 1))
-        w->e = ampi_engine_pairs(ampi_is_whole(w));
+    if (g->tf32 || (w->x[0].as != AMP_F32 && w->x[1].as != AMP_F32))
+        w->e = ampi_engine_pairs(ampi_is_whole(w), m > 1 && n > 1 ? (double)m * (double)n * (double)k : 0);
     if (!w->e) w->e = ampi_tier_now()->engine;
     if (m == 1 || n == 1)
-        w->run = ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin : ampi_gemm_small;
-    else if (!w->e->pairs && (m <= w->e->rows || !ampi_work_above(m, n, k, AMPI_SMALL)) &&
-             ampi_fits(&w->x[0], 0, m, k) && ampi_fits(&w->x[1], 1, n, k))
+        w->run = w->e->pairs || ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin
+                                                                           : ampi_gemm_small;
+    else if (!w->e->pairs && ampi_work_above(m, n, k, AMPI_GEMM_TINY) &&
+             (m == 2 ? w->x[1].rs != 1 : n == 2 && w->x[0].rs != 1))
+        w->run = ampi_gemm_thin;
+    else if ((w->e->pairs ? k % 2 == 0 && !ampi_work_above(m, n, k, AMPI_GEMM_TINY)
+                          : m <= w->e->rows || !ampi_work_above(m, n, k, AMPI_SMALL)) &&
+             w->e->least == 0 && ampi_fits(&w->x[0], 0, m, k) && ampi_fits(&w->x[1], 1, n, k))
         w->run = ampi_gemm_small;
     else w->run = ampi_gemm_product;
     w->lead = 0; /* or every row of a tile is in two lines; where k is long, it gains less */
@@ -7532,8 +7549,7 @@ static int ampi_gemm_cblas(const ampi_task *w) {
     const amp_gemm_args *g = w->g;
     size_t               i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->compute ||
-        g->bias || g->relu || w->run == ampi_gemm_thin || w->run == ampi_gemm_small ||
-        w->e->pairs || (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
+        g->bias || g->relu || w->run != ampi_gemm_product || w->e->pairs || (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
     for (i = 0; i < g->count; i++) {
         const uint32_t fp = ampi_fp_begin();
@@ -9551,7 +9567,7 @@ static amp_session *ampi_cached_session(const amp_autocast *ac) {
    do where a BLAS multiplies fp32 faster than amp.h does 16 bits. */
 static int ampi_is_small(const amp_gemm_args *g) {
     return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
-           (AMPI_FAST_BLAS || !ampi_work_above(g->m, g->n, g->k, AMPI_TILES - 1));
+           (AMPI_FAST_BLAS || !ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1));
 }
 
 /* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
@@ -9587,13 +9603,14 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
 }
 
 /* Does rounding to type pay, where the CPU has products of it? As measured: a matrix times a vector
-   is read only once, and in tiles a product of fp16 is four. bf16: m and n at least 2, m n k at
-   least 32^3; fp16: above 16, at least 2^17, and k at least 32 if one operand is stored in fp16. */
+   is read only once, and in tiles a product of fp16 is four. bf16: n at least 2, n k at least
+   2^10, so that a row's bits do not depend on m; fp16: m and n above 16, m n k at least 2^17, and k
+   at least 32 if one operand is stored in fp16. */
 static int ampi_rounding_pays(const amp_gemm_args *g, amp_dtype type) {
-    const int    fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
-    const size_t most = (size_t)(fp16 ? AMPI_TILES_FP16 : AMPI_TILES) - 1;
-    return ampi_min(g->m, g->n) > (fp16 ? 16u : 1u) && (!(fp16 && stored) || g->k >= 32) &&
-           ampi_work_above(g->m, g->n, g->k, most);
+    const int fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
+    if (!fp16) return g->n > 1 && ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1);
+    return ampi_min(g->m, g->n) > 16 && (!stored || g->k >= 32) &&
+           ampi_work_above(g->m, g->n, g->k, AMPI_TILES_FP16 - 1);
 }
 
 /* Without a cache: is a product on a CPU to round its fp32 operands to type by itself? Where that
@@ -9606,7 +9623,7 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
         return 0;
     if (ampi_is_small(g)) return 0;
     return ac->ops[AMP_OP_GEMM].overridden ||
-           (ampi_rounding_pays(g, type) && ampi_engine_pairs(type == AMP_BF16) != NULL);
+           (ampi_rounding_pays(g, type) && ampi_engine_pairs(type == AMP_BF16, AMPI_TILES) != NULL);
 }
 
 /* Operands as the policy wants them. */
@@ -9774,11 +9791,21 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
+#define AMPI_FEW_OF_4(p, n) /* no call, and no wait for what was just stored */                 \
+    {ampi_load_f32(p, 0), (n) > 1 ? ampi_load_f32(p, 1) : 0.0f,                                \
+     (n) > 2 ? ampi_load_f32(p, 2) : 0.0f, 0.0f}
+
 #if AMPI_W < 16 /* the first n elements, if n < W; AVX-512 has masks */
 AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
     uint32_t copy[AMPI_W] = {0};
 #if AMPI_W == 8
     if (type == AMP_F32) return AMPI_(get_masked)(base, AMPI_(few)(n));
+#endif
+#if AMPI_W == 4
+    if (type == AMP_F32) {
+        const AMPI_V v = AMPI_FEW_OF_4(base, n);
+        return v;
+    }
 #endif
     memcpy(copy, base, n * (type == AMP_F32 ? 4 : 2));
     return AMPI_(get_as)(copy, type, 0);
@@ -9965,32 +9992,33 @@ AMPI_HERE void AMPI_(write)(const ampi_task *w, const float *sum, size_t ld, siz
 
 /* A matrix times a vector. Where its rows lie side by side, four k at a time are added to sums. */
 AMPI_IN void AMPI_(add_four)(const amp_dtype type, const amp_dtype as, float *sum, const void *x,
-                             size_t cs, size_t rows, const float *v) {
+                             size_t cs, size_t rows, const float *v, size_t odd) {
     AMPI_V y[4], s;
     size_t r, i;
-    AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i]);
+    AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i ^ odd]);
     for (r = 0; r < rows; r += AMPI_W) {
         s = AMPI_(get)(sum, r);
         AMPI_UNROLL for (i = 0; i < 4; i++) {
-            s = AMPI_(fma)(AMPI_(get_counted)(x, type, as, i * cs + r), y[i], s);
+            s = AMPI_(fma)(AMPI_(get_counted)(x, type, as, (i ^ odd) * cs + r), y[i], s);
         }
         AMPI_(put)(sum, r, s);
     }
 }
 AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t rows, size_t ks,
-                             const float *v) {
+                             const float *v, size_t odd) {
     size_t r, k, i, some;
     for (k = 0; k < ks; k += some) {
         const ampi_operand x = ampi_operand_at(*operand, 0, k);
         size_t             whole;
         some  = rows > AMPI_W ? ampi_min(ks - k, 4) : ks;
         whole = some == 4 ? rows / AMPI_W * AMPI_W : 0;
-        AMPI_COUNTED(AMPI_(add_four), &x, sum, x.x, x.cs, whole, v + k);
+        AMPI_COUNTED(AMPI_(add_four), &x, sum, x.x, x.cs, whole, v + k, odd);
         for (r = whole; r < rows; r += AMPI_W) {
-            AMPI_V s = AMPI_(get)(sum, r);
-            for (i = 0; i < some; i++)
-                s = AMPI_(fma)(AMPI_(value)(&x, i * x.cs + r, rows - r),
-                               AMPI_(splat)(v[k + i]), s);
+            AMPI_V s = AMPI_(get)(sum, r), zero = AMPI_(splat)(0.0f);
+            for (i = 0; i < some + odd * (some & 1); i++)
+                s = AMPI_(fma)((i ^ odd) < some ? AMPI_(value)(&x, (i ^ odd) * x.cs + r, rows - r)
+                                                : zero,
+                               AMPI_(splat)(v[k + (i ^ odd)]), s);
             AMPI_(put)(sum, r, s);
         }
     }
@@ -10000,7 +10028,7 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
 /* Where its rows lie along k, W of them are turned, W k at a time; of bf16, faster by a tenth, as
    words of two k. */
 AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, const amp_dtype as,
-                                 size_t step, const float *v) {
+                                 size_t step, const float *v, size_t odd) {
     AMPI_V w[AMPI_W];
     size_t k;
 #if AMPI_W > 1
@@ -10012,34 +10040,40 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
         }
         AMPI_(transpose)(w);
         AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
-            const AMPI_U u = (AMPI_U)w[k];
-            s = AMPI_(fma)(AMPI_(from_bits)(u << 16), AMPI_(splat)(v[2 * k]), s);
-            s = AMPI_(fma)(AMPI_(from_bits)(u & 0xffff0000u), AMPI_(splat)(v[2 * k + 1]), s);
+            const AMPI_U u = (AMPI_U)w[k], mask = AMPI_(u32)(0xffff0000u);
+            const AMPI_V a = AMPI_(from_bits)(odd ? u & mask : u << 16);
+            const AMPI_V b = AMPI_(from_bits)(odd ? u << 16 : u & mask);
+            s = AMPI_(fma)(a, AMPI_(splat)(v[2 * k + odd]), s);
+            s = AMPI_(fma)(b, AMPI_(splat)(v[2 * k + 1 - odd]), s);
         }
         return s;
     }
 #endif
     AMPI_(turned)(w, x, type, as, step);
-    AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
+    if (odd && AMPI_W > 1)
+        AMPI_UNROLL for (k = 0; k < AMPI_W; k++)
+            s = AMPI_(fma)(w[k ^ (AMPI_W > 1)], AMPI_(splat)(v[k ^ 1]), s);
+    else AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
 /* The same of up to W rows. */
 AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                               const float *v) {
+                               const float *v, size_t odd) {
     float  m[AMPI_W * AMPI_W];
     AMPI_V s = AMPI_(get)(sum, 0);
     size_t k, i;
     for (k = 0; k < ks; k += AMPI_W) {
         const ampi_operand at = ampi_operand_at(*x, 0, k);
         AMPI_(turned_edge)(m, &at, x->rs, rows, ks - k);
-        for (i = 0; i < AMPI_W && i < ks - k; i++)
-            s = AMPI_(fma)(AMPI_(get)(m, i * AMPI_W), AMPI_(splat)(v[k + i]), s);
+        for (i = 0; i < AMPI_W && i < ks - k + odd * (ks - k) % 2; i++)
+            s = AMPI_(fma)(AMPI_(get)(m, (i ^ odd) * AMPI_W), AMPI_(splat)(v[k + (i ^ odd)]), s);
     }
     AMPI_(put)(sum, 0, s);
 }
 /* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
 AMPI_IN void AMPI_(along_as)(const amp_dtype type, const amp_dtype as, float *sum,
-                             const ampi_operand *x, size_t rows, size_t ks, const float *v) {
+                             const ampi_operand *x, size_t rows, size_t ks, const float *v,
+                             size_t odd) {
     enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
     const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
     AMPI_V s[BLOCKS];
@@ -10050,19 +10084,20 @@ AMPI_IN void AMPI_(along_as)(const amp_dtype type, const amp_dtype as, float *su
         for (k = 0; whole && ks - k >= deep; k += deep)
             AMPI_UNROLL for (q = 0; q < BLOCKS; q++)
                 s[q] = AMPI_(add_turned)(
-                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, as, x->rs, v + k);
+                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, as, x->rs, v + k,
+                    odd);
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
         for (q = r; k < ks && q < ampi_min(rows, r + BLOCKS * AMPI_W); q += AMPI_W) {
             const ampi_operand at = ampi_operand_at(*x, q, k);
-            AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k);
+            AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k, odd);
         }
     }
     AMPI_(done)();
 }
 AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                           const float *v) {
-    if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
-    else AMPI_COUNTED(AMPI_(along_as), x, sum, x, rows, ks, v);
+                           const float *v, size_t odd) {
+    if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v, odd);
+    else AMPI_COUNTED(AMPI_(along_as), x, sum, x, rows, ks, v, odd);
 }
 
 #undef AMPI_U
@@ -10084,10 +10119,17 @@ AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { /* not x - zero: s390x has double 
     const ampi_f32x4 v = {x, x, x, x};
     return v;
 }
+AMPI_HOST ampi_f32x4 ampi_few_x4(const void *base, size_t n) {
+    const ampi_f32x4 v = AMPI_FEW_OF_4(base, n);
+    return v;
+}
 #define AMPI_W 4
 #else
 typedef float ampi_f32x4;
 AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { return x; }
+AMPI_HOST ampi_f32x4 ampi_few_x4(const void *base, size_t n) {
+    return n ? ampi_load_f32(base, 0) : 0.0f;
+}
 #define AMPI_W 1
 #endif
 AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_add_x4, +)
@@ -10106,11 +10148,13 @@ AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
 AMPI_HOST void ampi_done_x4(void) {}
 
 AMPI_HOST ampi_f32x4 ampi_get_first_x4(const void *base, amp_dtype type, size_t n) {
-    float copy[AMPI_W] = {0};
     (void)type;
-    if (n >= AMPI_W) return ampi_get_x4(base, 0);
-    memcpy(copy, base, n * sizeof *copy);
-    return ampi_get_x4(copy, 0);
+    return n < AMPI_W ? ampi_few_x4(base, n) : ampi_get_x4(base, 0);
+}
+AMPI_HOST void ampi_put_first_x4(void *base, amp_dtype type, size_t n, ampi_f32x4 x) {
+    (void)type;
+    if (n >= AMPI_W) ampi_put_x4(base, 0, x);
+    else memcpy(base, &x, n * sizeof(float));
 }
 
 enum { AMPI_W4 = AMPI_W };
@@ -10145,16 +10189,20 @@ AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t **a, size_t rs, cons
 AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, const int whole) {
     const uint32_t *a[(3 * AMPI_ROW_STEP + 1) / 2], *b = x->b;
     const size_t    rows = whole ? R : ampi_max(x->rows, 2);
-    const size_t    rs = whole ? AMPI_DEEP : x->rows > 1 ? x->rs : 0, cs = whole ? 1 : x->cs;
-    const size_t    ld = x->rows > 1 ? x->ld : 0, ldb = whole ? 2 * AMPI_W : x->ldb;
+    const size_t    rs = whole ? AMPI_DEEP : x->rows > 1 ? x->rs : 0, odd = whole ? 0 : x->odd;
+    const size_t    ld = x->rows > 1 ? x->ld : 0;
+    size_t          cs = whole ? 1 : x->cs * (1 - 2 * odd); /* odd: -1, 3, -1 ... of them */
+    size_t          ldb = whole ? 2 * AMPI_W : x->ldb * (1 - 2 * odd);
+    const size_t    next_cs = odd * (cs ^ 3 * x->cs), next_ldb = odd * (ldb ^ 3 * x->ldb);
     const size_t    last = whole ? AMPI_W : x->cols - (C - 1) * AMPI_W;
     AMPI_V          s[3 * AMPI_ROW_STEP][2];
     size_t          r, c, k, q;
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        a[r / 2] = x->a + ampi_min(r & ~(size_t)1, rows - 2) * rs;
+        a[r / 2] = x->a + ampi_min(r & ~(size_t)1, rows - 2) * rs + (odd ? x->cs : 0);
         AMPI_UNROLL for (c = 0; c < C; c++)
             s[r][c] = x->in ? AMPI_(get)(x->in, (r * 2 + c) * AMPI_W) : AMPI_(splat)(0.0f);
     }
+    b += odd * x->ldb;
     for (k = 0; k < x->words; k += x->piece) {
         const size_t n = ampi_min(x->words - k, x->piece);
         if (whole && n == AMPI_DEEP) { /* or counting takes FMAs' time */
@@ -10163,16 +10211,19 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
                 AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += cs;
             }
         } else {
-            for (q = n; q--; b += ldb) {
+            for (q = n; q--; cs ^= next_cs, ldb ^= next_ldb) {
                 AMPI_(add_word)(s, a, rs, b, last, R, C);
                 AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += cs;
+                b += ldb;
             }
         }
         AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
     }
-    AMPI_UNROLL for (r = 0; r < R; r++)
-        AMPI_UNROLL for (c = 0; c < C; c++)
-            AMPI_(put)(x->out, (ampi_min(r & ~(size_t)1, rows - 2) + r % 2) * ld + c * AMPI_W, s[r][c]);
+    AMPI_UNROLL for (r = 0; r < R; r++) {
+        float *out = x->out + (ampi_min(r & ~(size_t)1, rows - 2) + r % 2) * ld;
+        if (C == 2) AMPI_(put)(out, 0, s[r][0]);
+        AMPI_(put_first)(out + (C - 1) * AMPI_W, AMP_F32, last, s[r][C - 1]);
+    }
     AMPI_(done)();
 }
 #endif
@@ -10195,7 +10246,7 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
 
 #if AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
-    AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0),
+    AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0, 0),
     AMPI_FUNCTIONS(AMPI_TIER, NULL, AMPI_(kernel), AMPI_(write))};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
@@ -10543,7 +10594,7 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 #undef AMPI_PASS
 
 static const ampi_engine ampi_engine_c = {
-    AMPI_BLOCKS(2, AMPI_W4, 0), AMPI_FUNCTIONS(, NULL, ampi_kernel_x4, ampi_write)};
+    AMPI_BLOCKS(2, AMPI_W4, 0, 0), AMPI_FUNCTIONS(, NULL, ampi_kernel_x4, ampi_write)};
 
 static const ampi_loops ampi_loops_c = {
     ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
@@ -10869,6 +10920,9 @@ AMPI_AVX512 ampi_x16 ampi_get_pairs(const void *base, size_t i) { return ampi_ge
 AMPI_AVX512 ampi_x16 ampi_get_first_pairs(const void *base, amp_dtype type, size_t n) {
     return ampi_get_first_avx512(base, type, n);
 }
+AMPI_AVX512 void ampi_put_first_pairs(void *p, amp_dtype type, size_t n, ampi_x16 x) {
+    ampi_put_first_avx512(p, type, n, x);
+}
 AMPI_AVX512 void     ampi_put_pairs(void *p, size_t i, ampi_x16 x) { ampi_put_avx512(p, i, x); }
 AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #define AMPI_TIER _pairs
@@ -10880,7 +10934,7 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
-    AMPI_BLOCKS(4, 16, 1),
+    AMPI_BLOCKS(4, 16, 1, 0),
     AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_pairs, ampi_write_pairs_avx512)};
 
 static const ampi_loops ampi_loops_pairs = {
@@ -11019,7 +11073,7 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C,
 #undef AMPI_SUMS
 
 static const ampi_engine ampi_engine_mmla = {
-    AMPI_BLOCKS(4, 4, 1),
+    AMPI_BLOCKS(4, 4, 1, AMPI_TILES),
     AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
 
 #endif /* AMPI_NEON */
@@ -11138,7 +11192,8 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 
 static const ampi_engine ampi_engine_tiles = {
     AMPI_IS(rows, 32), AMPI_IS(cols, 32), AMPI_IS(row_step, 32), AMPI_IS(col_step, 32),
-    AMPI_IS(depth, 64), AMPI_IS(near, 20), AMPI_IS(pairs, 1), AMPI_IS(use_tiles, ampi_use_tiles),
+    AMPI_IS(depth, 64), AMPI_IS(near, 20), AMPI_IS(pairs, 1), AMPI_IS(least, AMPI_TILES),
+    AMPI_IS(use_tiles, ampi_use_tiles),
     AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512)};
 
 #endif /* AMPI_AMX */
@@ -11220,8 +11275,9 @@ AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
     return AMP_OK;
 }
 
-static const ampi_engine *ampi_engine_pairs(int whole) {
+static const ampi_engine *ampi_engine_pairs(int whole, double work) {
     const ampi_tier *tier = ampi_tier_now();
+    if (!tier->pairs || work < (double)tier->pairs->least) return NULL;
 #if AMPI_AMX
     if (tier->asks)
         tier = ampi_tier_settle(tier, ampi_tiles_ask() ? tier + 1
