@@ -1328,7 +1328,7 @@ static void batch_rows(const batch_kind *kinds, size_t num_kinds) {
     static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"};
     static const size_t sizes[][2] = {{1, 1}, {1, 113}, {3, 5}, {16, 16}, {17, 33}, {300, 7}, {7, 300}, {40, 130},
                                       {64, 256}, {130, 251}, {96, 400}, {20, 1100}};
-    const int   times = test_state.quick ? 1 : 8, step = test_state.quick > 1 ? 3 : 1;
+    const int   times = test_state.quick ? 1 : 8, step = test_state.quick > 1 ? 4 : 1;
     size_t      t, i, s;
     int         z;
     for (t = 0; t < COUNT_OF(tiers); t++) {
