@@ -7,6 +7,7 @@
 #include "amp.h"
 #include "../support/gemm_ex.h"
 #include "../support/huge.h"
+#include "../support/posix.h"
 #include "../support/test.h"
 #include "../support/values.h"
 #include "../support/fp.h"
@@ -1230,6 +1231,107 @@ TEST(layers_bias, "manual: a bias that shares an element with C, and a dbias tha
     for (i = 0; i < 3; i++) CHECK_EQ_F32(c[i], 0.0f);
 }
 
+/* ------------------------------------------------------- between pages that nobody may touch */
+
+#if HAVE_POSIX
+enum { GUARD_ROOM = 1 << 22, GUARD_A = 0, GUARD_B, GUARD_C, GUARD_BIAS, GUARD_SPACE, GUARDS };
+static char *guard_pages[GUARDS]; /* with one in front and one behind */
+
+/* Bytes that end where the page behind begins, or begin where the one in front ends. */
+static char *guarded(int which, size_t bytes, int at_end) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char       **at   = &guard_pages[which];
+    int          zero;
+    if (!*at) {
+        zero = open("/dev/zero", O_RDWR);
+        *at  = (char *)mmap(NULL, GUARD_ROOM + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE, zero, 0) + page;
+        close(zero);
+        CHECK(mprotect(*at - page, page, PROT_NONE) == 0 && mprotect(*at + GUARD_ROOM, page, PROT_NONE) == 0);
+    }
+    CHECK(bytes <= GUARD_ROOM);
+    return at_end ? *at + (GUARD_ROOM - bytes) : *at;
+}
+
+/* The elements of a matrix and of those that follow it in a batch, the last row without what is behind it. */
+static size_t guarded_size(size_t rows, size_t cols, size_t ld, size_t stride, size_t count) {
+    return rows && cols ? (count - 1) * stride + (rows - 1) * ld + cols : 0;
+}
+static void *guarded_matrix(int which, size_t n, amp_dtype type, int kind, int at_end) {
+    char  *x = guarded(which, n * size_of(type), at_end);
+    size_t i;
+    for (i = 0; i < n; i++) ampi_store(x, type, i, bits_value(kind));
+    return x;
+}
+
+/* One of m, n, k up to 130, in any way, beside the model; where fp32 counts as 16 bits, beside it on casts. */
+static void guarded_one(int rule) {
+    amp_gemm_args  g = bits_problem(0, 0), cast;
+    const int      kind = (int)random_below(3), at_end = random_below(3) != 0, round = (int)random_below(3);
+    const int      memory = (int)random_below(BITS_MEMORIES);
+    const size_t   c_size = size_of(g.c_type);
+    size_t         an, bn, cn, room;
+    unsigned char *old, *a16 = NULL, *b16 = NULL;
+    amp_backend    backend;
+    g.m = 1 + random_below(130), g.n = 1 + random_below(130), g.k = 1 + random_below(130);
+    if (random_below(8) == 0) *(random_below(2) ? &g.m : &g.n) = 1 + random_below(4);
+    g.lda = (g.trans_a ? g.m : g.k) + random_below(3) * random_below(9);
+    g.ldb = (g.trans_b ? g.k : g.n) + random_below(3) * random_below(9);
+    g.ldc = g.n + random_below(3) * random_below(9);
+    g.stride_a = (g.trans_a ? g.k : g.m) * g.lda, g.stride_b = (g.trans_b ? g.n : g.k) * g.ldb;
+    g.stride_c = g.m * g.ldc;
+    an = guarded_size(g.trans_a ? g.k : g.m, g.trans_a ? g.m : g.k, g.lda, g.stride_a, g.count);
+    bn = guarded_size(g.trans_b ? g.n : g.k, g.trans_b ? g.k : g.n, g.ldb, g.stride_b, g.count);
+    cn = guarded_size(g.m, g.n, g.ldc, g.stride_c, g.count);
+    if (round) {
+        g.compute = (amp_dtype)round;
+        if (g.a_type != AMP_F32) g.a_type = g.compute;
+        if (g.b_type != AMP_F32) g.b_type = g.compute;
+    }
+    g.bias_type = (amp_dtype)random_below(3);
+    g.a = guarded_matrix(GUARD_A, an, g.a_type, kind, at_end);
+    g.b = guarded_matrix(GUARD_B, bn, g.b_type, kind, at_end);
+    g.c = guarded_matrix(GUARD_C, cn, g.c_type, kind == 1, at_end);
+    if (bits_coin()) g.bias = guarded_matrix(GUARD_BIAS, g.n, g.bias_type, 0, at_end);
+    old = (unsigned char *)malloc(cn * c_size);
+    memcpy(old, g.c, cn * c_size);
+    amp_cpu_backend(&backend);
+    room = amp_gemm_workspace(g.m, g.n, g.k);
+    if (memory == BITS_WORKSPACE) backend.workspace = guarded(GUARD_SPACE, room, at_end), backend.workspace_size = room;
+    white_malloc_fails = memory == BITS_STACK;
+    CHECK_EQ_INT(backend.functions->gemm_fn(&backend, &g), AMP_OK);
+    white_malloc_fails = 0;
+    cast = g;
+    if (round) {
+        a16 = (unsigned char *)malloc(2 * an), b16 = (unsigned char *)malloc(2 * bn);
+        amp_cast(a16, g.compute, g.a, g.a_type, an);
+        amp_cast(b16, g.compute, g.b, g.b_type, bn);
+        cast.a = a16, cast.b = b16;
+        cast.a_type = cast.b_type = g.compute;
+    }
+    bits_compare(&cast, old, rule, 1 << 18);
+    bits_outside(&g, old, cn);
+    free(old), free(a16), free(b16);
+}
+
+TEST(guarded, "law 11: random products of up to 130 rows, columns and k, in every type, way and tier, have the model's bits, "
+              "and touch no page beside their matrices and their workspace (AMP_PRODUCTS: how many)") {
+    static const struct { const char *tier; int rule; } tiers[] = {
+        {"c", BITS_C}, {"avx2", BITS_FMA}, {"avx512", BITS_FMA}, {"avx512_bf16", BITS_PAIRS}, {"amx", BITS_TILES},
+        {"neon", BITS_FMA}, {"neon_bf16", BITS_MMLA}};
+    const long count = test_amount("AMP_PRODUCTS", test_state.quick > 1 ? 15 : test_state.quick ? 150 : 1000);
+    size_t     t;
+    long       i;
+    for (t = 0; t < COUNT_OF(tiers); t++) {
+        if (amp_cpu_force_tier(tiers[t].tier) != AMP_OK) continue;
+        random_state = 58;
+        for (i = 0; i < count; i++) guarded_one(tiers[t].rule);
+    }
+    amp_cpu_force_tier(NULL);
+}
+#else
+TEST(guarded, "law 11: random products touch no page beside their matrices") { SKIP(POSIX_WHY); }
+#endif
+
 /* ---------------------------------------------------- a row of C does not know its batch */
 
 enum { BATCH = 300 };
@@ -1476,6 +1578,7 @@ int main(int argc, char **argv) {
     RUN(layers_in_place);
     RUN(layers_refuse);
     RUN(layers_bias);
+    RUN(guarded);
     RUN(batch_stored);
     RUN(batch_rounded);
     RUN(batch_scope);
