@@ -1268,12 +1268,12 @@ static void guarded_one(int rule) {
     amp_gemm_args  g = bits_problem(0, 0), cast;
     const int      kind = (int)random_below(3), at_end = random_below(3) != 0, round = (int)random_below(3);
     const int      memory = (int)random_below(BITS_MEMORIES);
-    const size_t   c_size = size_of(g.c_type);
+    const size_t   c_size = size_of(g.c_type), most = bits_coin() ? 130 : 20;
     size_t         an, bn, cn, room;
     unsigned char *old, *a16 = NULL, *b16 = NULL;
     amp_backend    backend;
-    g.m = 1 + random_below(130), g.n = 1 + random_below(130), g.k = 1 + random_below(130);
-    if (random_below(8) == 0) *(random_below(2) ? &g.m : &g.n) = 1 + random_below(4);
+    g.m = 1 + random_below(most), g.n = 1 + random_below(most), g.k = 1 + random_below(bits_coin() ? 130 : 20);
+    if (random_below(8) == 0) *(bits_coin() ? &g.m : &g.n) = 1 + random_below(4);
     g.lda = (g.trans_a ? g.m : g.k) + random_below(3) * random_below(9);
     g.ldb = (g.trans_b ? g.k : g.n) + random_below(3) * random_below(9);
     g.ldc = g.n + random_below(3) * random_below(9);
