@@ -7245,7 +7245,9 @@ static void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block
     }
     if (last && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
         ampi_claim(w, i, j, rows, cols);
+    if (x->odd) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
     e->kernel(x);
+    if (x->odd) ampi_fp_end(AMPI_FP_IEEE);
     if (x->out == all) e->write(w, all, e->cols, i, j, rows, cols);
 }
 
@@ -7314,6 +7316,11 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
                                 ampi_min(k + w->deep, w->k));
 }
 
+/* What does little work by FMA: where others go in pairs, the odd k first, it has their bits. */
+static const ampi_engine *ampi_engine_words(const ampi_task *w) {
+    return w->e->pairs ? ampi_tier_now()->engine : w->e;
+}
+
 /* A vector from k on as fp32; whole vectors are written. */
 static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand *y, size_t k,
                              size_t ks) {
@@ -7324,7 +7331,7 @@ static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand 
 /* m or n is 1, or 2: the matrix is read once a vector, as it lies. Sums across cache lines would be
    slow. A matrix of one row is a vector, too. */
 static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
-    const ampi_engine *e   = w->e;
+    const ampi_engine *e   = ampi_engine_words(w);
     const int          row = w->m <= w->n;
     const size_t       all = row ? w->n : w->m, vectors = row ? w->m : w->n;
     const ampi_operand x   = w->x[row];
@@ -7346,9 +7353,9 @@ static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
                     at.type = at.as = AMP_F32;
                     at.rs   = at.cs = 1;
                 }
-                if (e->pairs) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
-                e->thin(sum, &at, rows, ks, v, (size_t)e->pairs);
-                if (e->pairs) ampi_fp_end(AMPI_FP_IEEE);
+                if (w->e->pairs) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
+                e->thin(sum, &at, rows, ks, v, (size_t)w->e->pairs);
+                if (w->e->pairs) ampi_fp_end(AMPI_FP_IEEE);
             }
             if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, i, r, 1, rows);
             else e->write(w, sum, 1, r, i, rows, 1);
@@ -7381,7 +7388,7 @@ static void ampi_small_turn(const ampi_engine *e, ampi_operand *x, size_t rows, 
 
 /* Operands are read where they lie if they are fp32 and, of B, the columns lie side by side. */
 static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
-    const ampi_engine *e = w->e->pairs ? ampi_tier_now()->engine : w->e;
+    const ampi_engine *e = ampi_engine_words(w);
     ampi_operand       a = w->x[0], b = w->x[1];
     float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B];
     ampi_block         x;
@@ -7396,7 +7403,6 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     x.words = x.piece = w->k;
     x.odd   = (size_t)w->e->pairs;
     x.in    = NULL;
-    if (x.odd) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
     for (j = 0; j < w->n; j += e->cols)
         for (i = 0; i < w->m; i += e->rows) {
             x.a    = (const uint32_t *)ampi_at(a.x, AMP_F32, i * a.rs);
@@ -7406,7 +7412,6 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
             x.ld   = e->cols;
             ampi_gemm_block(w, e, &x, i, j, 1);
         }
-    if (x.odd) ampi_fp_end(AMPI_FP_IEEE);
 }
 
 /* Is op(A) or op(B) read where it lies, or is there room for it? By m, n and k alone. */
