@@ -7233,10 +7233,8 @@ static void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block
     const size_t rows = x->rows, cols = x->cols;
     float        room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
     float       *all = (float *)(void *)ampi_align(room);
-    if (x->next) {
-        x->rows = ampi_step_up(rows, e->row_step);
-        x->cols = ampi_step_up(cols, e->col_step);
-    }
+    if (e->pairs) x->rows = ampi_step_up(rows, e->row_step);
+    if (x->next) x->cols = ampi_step_up(cols, e->col_step);
     if (last && w->plain && w->g->c_type == AMP_F32 && x->rows == rows && x->cols == cols) {
         x->out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
         x->ld  = w->g->ldc;
@@ -10190,22 +10188,26 @@ AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t **a, size_t rs, cons
         AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
     }
 }
-/* Whole: all of it is there, and packed. Else a pair of rows that are not there is the last one. */
+/* Row r of so many, in pairs: where they end, the last pair again. */
+AMPI_IN size_t AMPI_(row)(size_t r, size_t rows) {
+    return rows > 1 ? ampi_min(r & ~(size_t)1, rows - 2) + r % 2 : 0;
+}
+/* Whole: all of it is there, and packed. */
 AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, const int whole) {
     const uint32_t *a[(3 * AMPI_ROW_STEP + 1) / 2], *b = x->b;
-    const size_t    rows = whole ? R : ampi_max(x->rows, 2);
-    const size_t    rs = whole ? AMPI_DEEP : x->rows > 1 ? x->rs : 0, odd = whole ? 0 : x->odd;
-    const size_t    ld = x->rows > 1 ? x->ld : 0;
+    const size_t    rows = whole ? R : x->rows, odd = whole ? 0 : x->odd;
+    const size_t    rs = whole ? (size_t)AMPI_DEEP : rows > 1 ? x->rs : 0;
+    const size_t    last = whole ? AMPI_W : x->cols - (C - 1) * AMPI_W;
     size_t          cs = whole ? 1 : x->cs * (1 - 2 * odd); /* odd: -1, 3, -1 ... of them */
     size_t          ldb = whole ? 2 * AMPI_W : x->ldb * (1 - 2 * odd);
     const size_t    next_cs = odd * (cs ^ 3 * x->cs), next_ldb = odd * (ldb ^ 3 * x->ldb);
-    const size_t    last = whole ? AMPI_W : x->cols - (C - 1) * AMPI_W;
     AMPI_V          s[3 * AMPI_ROW_STEP][2];
     size_t          r, c, k, q;
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        a[r / 2] = x->a + ampi_min(r & ~(size_t)1, rows - 2) * rs + (odd ? x->cs : 0);
+        const float *in = x->in + AMPI_(row)(r, rows) * 2 * AMPI_W;
+        if (r % 2 == 0) a[r / 2] = x->a + AMPI_(row)(r, rows) * rs + odd * x->cs;
         AMPI_UNROLL for (c = 0; c < C; c++)
-            s[r][c] = x->in ? AMPI_(get)(x->in, (r * 2 + c) * AMPI_W) : AMPI_(splat)(0.0f);
+            s[r][c] = x->in ? AMPI_(get)(in, c * AMPI_W) : AMPI_(splat)(0.0f);
     }
     b += odd * x->ldb;
     for (k = 0; k < x->words; k += x->piece) {
@@ -10225,7 +10227,7 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
         AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
     }
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        float *out = x->out + (ampi_min(r & ~(size_t)1, rows - 2) + r % 2) * ld;
+        float *out = x->out + AMPI_(row)(r, rows) * x->ld;
         if (C == 2) AMPI_(put)(out, 0, s[r][0]);
         AMPI_(put_first)(out + (C - 1) * AMPI_W, AMP_F32, last, s[r][C - 1]);
     }
@@ -10244,8 +10246,10 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
     case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, 0); break;
     case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, 0); break;
     default:
-        if (AMPI_PASS & AMPI_PASS_KERNELS || x->next) AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
-        else AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
+        if (AMPI_PASS & AMPI_PASS_KERNELS || (x->next && x->rows == 3 * AMPI_ROW_STEP))
+            AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
+        else
+            AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
     }
 }
 
