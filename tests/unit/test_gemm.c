@@ -1412,7 +1412,7 @@ static int batch_one(const batch_kind *kind, int tiles, size_t n, size_t k, amp_
     if (bits_coin()) all.bias = bias;
     if (cached) CHECK_EQ_INT(amp_session_add(&batch_session, (const float *)(void *)b, (all.trans_b ? n : k) * all.ldb), AMP_OK);
     CHECK_EQ_INT(batch_run(kind->way, &all), AMP_OK);
-    for (some = all, some.c = part, i = 0; i < COUNT_OF(few) + 4; i++) {
+    for (some = all, some.c = part, i = 0; i < COUNT_OF(few) + 4; i += test_state.quick > 1 ? 2 : 1) {
         some.m = i < COUNT_OF(few) ? few[i] : i == COUNT_OF(few) ? 1 + random_below(BATCH) : least + i - COUNT_OF(few) - 1;
         if (some.m < 1 || some.m > BATCH || (tiles && (some.m == 1 || some.m * n * k < 32768))) continue;
         at     = random_below(BATCH - some.m + 1);
@@ -1430,7 +1430,7 @@ static void batch_rows(const batch_kind *kinds, size_t num_kinds) {
     static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"};
     static const size_t sizes[][2] = {{1, 1}, {1, 113}, {3, 5}, {16, 16}, {17, 33}, {300, 7}, {7, 300}, {40, 130},
                                       {64, 256}, {130, 251}, {96, 400}, {20, 1100}};
-    const int   times = test_state.quick ? 1 : 8, step = test_state.quick > 1 ? 4 : 1;
+    const int   times = test_state.quick ? 1 : 8, step = test_state.quick > 1 ? 6 : 1;
     size_t      t, i, s;
     int         z;
     for (t = 0; t < COUNT_OF(tiers); t++) {
