@@ -33,7 +33,7 @@ include tests/suites.mk # lists of tests and suites, and their rules
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers trainers examples vectors prove install uninstall clean
+.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small trainers examples vectors prove install uninstall clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -140,6 +140,9 @@ uninstall: ## remove what make install has put below PREFIX (and DESTDIR)
 bench-peers: ## measure products of the CPU beside OpenBLAS and torch, where they are
 	$(Q)CC="$(CC)" sh tests/bench/peers.sh $(BUILD)/peers $(ARGS)
 
+bench-small: $(BUILD)/bench_small ## measure small products and few rows beside loops and OpenBLAS, tier by tier
+	$(Q)for tier in avx2 avx512 avx512_bf16 amx neon neon_bf16; do $(BUILD)/bench_small $$tier $(ARGS) || exit; done
+
 bench-compare: ## set amp.h's speed beside that of REF=commit (ARGS: words of rows); exit 1 below .95
 	$(Q)CC="$(CC)" CFLAGS="$(CFLAGS)" sh tests/bench/compare.sh $(BUILD)/compare amp.h "$(REF)" $(ARGS)
 
@@ -191,6 +194,10 @@ $(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/support/ge
 	$(Q)openmp=; if echo 'int main(void) { return 0; }' | \
 	    $(CC) -fopenmp -x c - -o $@ > /dev/null 2>&1; then openmp=-fopenmp; fi; \
 	    $(CC) -std=c99 -O3 -march=native $$openmp $(WARN) -I. $< -o $@ -lm
+
+$(BUILD)/bench_small: tests/bench/small.c tests/bench/clock.h amp.h | $(BUILD)
+	@echo "  CC  $@"
+	$(Q)$(CC) -std=c99 -O3 -march=native -ffp-contract=fast $(WARN) -I. $< -o $@ -lm -ldl
 
 $(BUILD):
 	$(Q)mkdir -p $@

@@ -3040,6 +3040,7 @@ enum { AMPI_FP_IEEE = 0 };
 static uint32_t ampi_fp_get(void) { return 0u; }
 static void     ampi_fp_end(uint32_t saved) { (void)saved; }
 #endif
+enum { AMPI_FP_FLUSH = 0x8040 }; /* x86: subnormals are 0, as for VDPBF16PS */
 static uint32_t ampi_fp_begin(void) {
     const uint32_t saved = ampi_fp_get();
     ampi_fp_end(AMPI_FP_IEEE);
@@ -3443,15 +3444,16 @@ AMPI_LOOP void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type,
 #if AMPI_W > 1
 
 AMPI_IN size_t AMPI_(cast_as)(void *dst, const amp_dtype to, const void *src, const amp_dtype from,
-                              size_t i, size_t last, int around) {
+                              size_t i, size_t end, int around) {
     size_t k;
-    for (; i < last; i += AMPI_WHOLE)
+    for (; end - i >= AMPI_WHOLE; i += AMPI_WHOLE)
         AMPI_UNROLL for (k = 0; k < AMPI_WHOLE; k += AMPI_W) {
             const AMPI_V x = AMPI_(get_as)(src, from, i + k);
             if (!around) AMPI_(put_as)(dst, to, i + k, x);
             else if (to == AMP_F32) AMPI_(around)(dst, i + k, x);
             else AMPI_(around16)(dst, i + k, AMPI_(narrowed)(x, to));
         }
+    for (; end - i >= AMPI_W; i += AMPI_W) AMPI_(put_as)(dst, to, i, AMPI_(get_as)(src, from, i));
     return i;
 }
 
@@ -3509,17 +3511,17 @@ AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dt
     const size_t most   = AMPI_W > 1 ? end - i : 0; /* that may go so */
     const int    large  = most >= AMPI_STREAM && dst != src;
     const int    around = large && ((uintptr_t)dst & (wide ? 3 : 1)) == 0;
-    size_t       head   = i + ampi_head(ampi_at(dst, to, i), wide ? 4 : 2, most), last;
-    last = AMPI_(last)(head, end);
+    const void  *first  = ampi_at(dst, to, i); /* in plain C: few do without */
+    const size_t head   = i + (most < 4096 ? 0 : ampi_head(first, wide ? 4 : 2, most));
     if (i < head) ampi_cast_from(dst, to, src, from, i, head);
     if (to == AMP_F32 && from == AMP_F16)
-        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_F16, head, last, around);
+        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_F16, head, end, around);
     else if (to == AMP_F32)
-        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_BF16, head, last, around);
+        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_BF16, head, end, around);
     else if (to == AMP_F16)
-        i = AMPI_(cast_as)(dst, AMP_F16, src, AMP_F32, head, last, around);
+        i = AMPI_(cast_as)(dst, AMP_F16, src, AMP_F32, head, end, around);
     else
-        i = AMPI_(cast_as)(dst, AMP_BF16, src, AMP_F32, head, last, around);
+        i = AMPI_(cast_as)(dst, AMP_BF16, src, AMP_F32, head, end, around);
     if (around) ampi_fence();
     AMPI_(done)();
     if (i < end) ampi_cast_from(dst, to, src, from, i, end);
@@ -7049,15 +7051,23 @@ enum {
     AMPI_TALL_SMALL  = 64,      /* the same on the stack                                        */
     AMPI_STACK       = 28672,   /* words of workspace on the stack                              */
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
-    AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
+    AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which bf16 that goes in pairs is not packed       */
+    AMPI_SMALL       = 1 << 21, /* m n k up to which what lies well is not packed               */
+    AMPI_ROOM_A      = 1 << 12, /* floats of op(A), where it is converted                       */
+    AMPI_ROOM_B      = 1 << 14, /* of op(B)                                                     */
     AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
+    AMPI_PAYS        = 1 << 10, /* n k from which a scope rounds fp32 to bf16                   */
     AMPI_TILES_FP16  = 1 << 17, /* m n k from which fp16 is faster than fp32 in tiles           */
     AMPI_THIN        = 4096     /* of a matrix times a vector, k and rows at a time             */
 };
 
-/* One block for a kernel: rows and cols say how much of it is there. */
+/* One block for a kernel: rows and cols say how much of it is there. Words of A are at
+   a[r * rs + k * cs] in a piece of so many k, and the next piece is `next` from there; of B at
+   b[k * ldb + c]. Only FMA engines ask: what is not packed is one piece, and next is 0; odd is 1 if
+   of each two k the odd one comes first. */
 typedef struct ampi_block {
     const uint32_t *a, *b;
+    size_t          rs, cs, piece, next, ldb, odd;
     size_t          rows, cols, words; /* words: along k */
     int             products, turned;  /* of terms: 1, 3 or 4; b is what other blocks read, too */
     const float    *in;  /* sums so far, in rows of engine->cols; NULL: none */
@@ -7079,23 +7089,26 @@ typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
     size_t depth, near;                    /* pieces of a panel along k; of them at a time */
     int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
+    size_t least;                          /* m n k from which, m and n at least 2; or 0: all */
     void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
-    /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
-    void (*pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
-                      size_t n);
-    /* One piece of a strip of width rows; of the matrix rows, maybe more, and ks are there. Of
-       A: [row][16]; of B: [16][row]. */
+    /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. With
+       a jump, rows are cut: their next ld elements are so far behind, and the last ones end in 0. */
+    void (*lay)(float *dst, size_t ld, size_t jump, const ampi_operand *x, size_t step, size_t rows,
+                size_t n);
+    /* The same turned: dst[i * ld + r]; more than n elements may be there. */
+    void (*turn)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows, size_t n,
+                 size_t there);
+    /* Of pairs: a piece of a strip of width rows; of the matrix rows, maybe more, and ks are there.
+       Of A: [row][16]; of B: [16][row]. */
     void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
                  size_t rows, size_t ks);
     void (*kernel)(const ampi_block *block);
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, relu. */
     void (*write)(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
                   size_t rows, size_t cols);
-    /* sum[r] += element (r, k) * v[k]. */
-    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v);
-    /* All of a product: op(A) is a[r * rs + k * cs], op(B) b[k * ldb + column]. */
-    void (*tiny)(const ampi_task *w, const float *a, size_t rs, size_t cs,
-                 const float *b, size_t ldb);
+    /* sum[r] += element (r, k) * v[k]; odd: of each two k the odd one first. */
+    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v,
+                 size_t odd);
 } ampi_engine;
 
 /* Members by name: C++ has had that since 2020, and then does not compile another order. */
@@ -7105,19 +7118,19 @@ typedef struct ampi_engine {
 #define AMPI_IS(member, value) .member = value
 #endif
 /* Of a kernel for words: three steps of rows, two vectors. And what all have of a tier. */
-#define AMPI_BLOCKS(R, W, in_pairs)                                                            \
+#define AMPI_BLOCKS(R, W, in_pairs, from)                                                      \
     AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
-    AMPI_IS(use_tiles, NULL)
+    AMPI_IS(least, from), AMPI_IS(use_tiles, NULL)
 #define AMPI_FUNCTIONS(tier, pack_, kernel_, write_)                                           \
-    AMPI_IS(pack_rows, AMPI_JOIN(ampi_pack_rows, tier)), AMPI_IS(pack, pack_),                 \
-    AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                                          \
-    AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier)), AMPI_IS(tiny, AMPI_JOIN(ampi_tiny, tier))
+    AMPI_IS(lay, AMPI_JOIN(ampi_lay, tier)), AMPI_IS(turn, AMPI_JOIN(ampi_turn, tier)),       \
+    AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                    \
+    AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier))
 
-/* >>impl processors: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
-   whole; whether this process may use tiles, the first call asks. And all that there are, then
-   NULL. */
-static const ampi_engine *ampi_engine_pairs(int whole);
+/* >>impl processors: that of pairs for a product, or NULL. Tiles split numbers in two terms, others
+   want bf16 whole; whether this process may use tiles, the first call that would use
+   them asks. And all that there are, then NULL. */
+static const ampi_engine *ampi_engine_pairs(int whole, size_t m, size_t n, size_t k);
 static const ampi_engine *ampi_engine_of(size_t i);
 
 static amp_dtype ampi_counts_as(amp_dtype type, amp_dtype compute) {
@@ -7229,18 +7242,43 @@ static void ampi_task_size(ampi_task *w, int small) {
 }
 
 /* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
+static void ampi_pack_words(const ampi_task *w, float *dst, int of_b, size_t r0, size_t r1,
+                            size_t k0, size_t k1) {
+    const ampi_engine *e = w->e;
+    const ampi_operand x = ampi_operand_at(w->x[of_b], r0, k0);
+    const size_t width = of_b ? e->cols : e->rows, rows = ampi_min(r1, of_b ? w->n : w->m) - r0;
+    const size_t ks = k1 - k0, strip = ampi_strip(w, width, ks);
+    size_t       r, k, i;
+    if (of_b && x.cs != 1) e->lay(dst, width, strip, &x, x.cs, ks, rows);
+    for (r = 0; r < rows && x.cs == 1; r += width) {
+        const ampi_operand at = ampi_operand_at(x, r, 0);
+        const size_t       some = ampi_min(rows - r, width);
+        if (of_b) e->turn(dst + r / width * strip, width, &at, x.rs, some, ks, ks);
+        else e->lay(dst + r / width * strip, AMPI_DEEP, width * AMPI_DEEP, &at, x.rs, some, ks);
+    }
+    for (k = 0; k < ks && !of_b && x.cs != 1; k += AMPI_DEEP) /* groups of lines */
+        for (r = 0; r < rows; r += width) {
+            const ampi_operand at = ampi_operand_at(x, r, k);
+            const size_t       some = ampi_min(ks - k, AMPI_DEEP);
+            for (i = 0; i < AMPI_DEEP && k + 2 * AMPI_DEEP <= ks; i++) /* so far apart, */
+                AMPI_PREFETCH(ampi_at(at.x, x.type, (AMPI_DEEP + i) * x.cs)); /* not foreseen */
+            e->turn(dst + r / width * strip + k * width, AMPI_DEEP, &at, x.cs, some,
+                    ampi_min(rows - r, width), w->m - r0 - r);
+        }
+}
 static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t r0, size_t r1,
                              size_t k0, size_t k1) {
     const ampi_operand all = w->x[of_b];
     const size_t width = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
     const size_t lead = of_b ? w->lead : 0, most = of_b ? w->n : w->m;
-    const int    ahead = !of_b && w->group > 1; /* no processor foresees lines that far apart */
-    size_t       at = r0, k = k0, i;
+    size_t       at = r0, k = k0;
+    if (!w->e->pairs) {
+        ampi_pack_words(w, (float *)(void *)dst, of_b, r0, r1, k0, k1);
+        return;
+    }
     while (at < r1 && k < k1) {
         const size_t       r = ampi_max(at, lead) - lead;
         const ampi_operand x = ampi_operand_at(all, r, k);
-        for (i = 0; ahead && k + 2 * unit <= k1 && i < unit; i++)
-            AMPI_PREFETCH(ampi_at(x.x, x.type, (unit + i) * x.cs));
         w->e->pack(dst + (ampi_strip(w, at - r0, k1 - k0) + ampi_strip(w, width, k - k0)), width,
                    of_b, &x, w->terms, most - r, ampi_min(k1 - k, unit));
         if (all.cs != 1) {
@@ -7266,34 +7304,55 @@ static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size
 #endif
 }
 
-/* The block of C at (i, at), k0 to k1, from its strips; after the last k, what becomes of it. */
-static void ampi_gemm_block(const ampi_task *w, size_t i, size_t at, size_t k0, size_t k1,
-                            const uint32_t *a, const uint32_t *b, float *sums) {
-    const ampi_engine *e    = w->e;
-    const size_t       j    = ampi_max(at, w->lead) - w->lead;
-    const int          last = k1 == w->k;
-    float              room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
-    float             *all = (float *)(void *)ampi_align(room);
+/* To a multiple of a power of two. */
+static size_t ampi_step_up(size_t n, size_t step) { return (n + step - 1) & ~(step - 1); }
+
+/* The block of C at (i, j); after the last k, what becomes of its sums. Packed columns that are not
+   there are 0, and are multiplied as well. */
+static void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block *x, size_t i,
+                            size_t j, int last) {
+    const size_t rows = x->rows, cols = x->cols;
+    float        room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
+    float       *all = (float *)(void *)ampi_align(room);
+    if (e->pairs) x->rows = ampi_step_up(rows, e->row_step);
+    if (x->next) x->cols = ampi_step_up(cols, e->col_step);
+    if (last && w->plain && w->g->c_type == AMP_F32 && x->rows == rows && x->cols == cols) {
+        x->out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
+        x->ld  = w->g->ldc;
+    } else if (last) {
+        x->out = all;
+    }
+    if (last && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
+        ampi_claim(w, i, j, rows, cols);
+    if (x->odd) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
+    e->kernel(x);
+    if (x->odd) ampi_fp_end(AMPI_FP_IEEE);
+    if (x->out == all) e->write(w, all, e->cols, i, j, rows, cols);
+}
+
+/* The same at (i, at), k0 to k1, from its strips. */
+static void ampi_gemm_packed(const ampi_task *w, size_t i, size_t at, size_t k0, size_t k1,
+                             const uint32_t *a, const uint32_t *b, float *sums) {
+    const ampi_engine *e = w->e;
+    const size_t       j = ampi_max(at, w->lead) - w->lead;
     ampi_block         x;
     x.a        = a;
-    x.turned   = w->turned;
     x.b        = b;
+    x.rs       = AMPI_DEEP;
+    x.cs       = 1;
+    x.piece    = AMPI_DEEP;
+    x.next     = (e->rows - 1) * AMPI_DEEP;
+    x.ldb      = e->cols;
+    x.odd      = 0;
     x.rows     = ampi_min(w->m - i, e->rows);
     x.cols     = ampi_min(w->n, at + e->cols - w->lead) - j;
     x.words    = e->pairs ? (k1 - k0 + 1) / 2 : k1 - k0;
     x.products = w->terms == 1 ? 1 : w->g->tf32 ? 3 : 4;
+    x.turned   = w->turned;
     x.in       = k0 ? sums : NULL;
-    x.out      = last ? all : sums;
+    x.out      = sums;
     x.ld       = e->cols;
-    if (last && w->plain && w->g->c_type == AMP_F32 && x.rows % e->row_step == 0 &&
-        x.cols % e->col_step == 0) {
-        x.out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
-        x.ld  = w->g->ldc;
-    }
-    if (last && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
-        ampi_claim(w, i, j, x.rows, x.cols);
-    e->kernel(&x);
-    if (x.out == all) e->write(w, all, e->cols, i, j, x.rows, x.cols);
+    ampi_gemm_block(w, e, &x, i, j, k1 == w->k);
 }
 
 /* Rows i0 to i1 of C, columns j0 to j1 (turned: columns, rows): the panel of B for k0 to k1 is
@@ -7317,8 +7376,8 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
                     if (w->step < w->k)
                         sums = w->sums + ((q - (w->deep < w->k ? i0 : i)) * w->wide +
                                           (j - j0) * rows);
-                    ampi_gemm_block(w, t ? j : q, t ? q : j, k, end, t ? panel : strip,
-                                    t ? strip : panel, sums);
+                    ampi_gemm_packed(w, t ? j : q, t ? q : j, k, end, t ? panel : strip,
+                                     t ? strip : panel, sums);
                 }
         }
 }
@@ -7336,80 +7395,109 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
                                 ampi_min(k + w->deep, w->k));
 }
 
+/* What does little work by FMA: where others go in pairs, the odd k first, it has their bits. */
+static const ampi_engine *ampi_engine_words(const ampi_task *w) {
+    return w->e->pairs ? ampi_tier_now()->engine : w->e;
+}
+
 /* A vector from k on as fp32; whole vectors are written. */
 static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand *y, size_t k,
                              size_t ks) {
     const ampi_operand at = ampi_operand_at(*y, 0, k);
-    e->pack_rows(v, 1, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
+    e->lay(v, 1, 0, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
 }
 
-/* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. A
-   matrix of one row is a vector, too. */
+/* m or n is 1, or 2: the matrix is read once a vector, as it lies. Sums across cache lines would be
+   slow. A matrix of one row is a vector, too. */
 static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
-    const ampi_engine *e   = w->e;
-    const int          row = w->m == 1;
-    const size_t       all = row ? w->n : w->m;
-    const ampi_operand y   = w->x[!row], x = w->x[row];
+    const ampi_engine *e   = ampi_engine_words(w);
+    const int          row = w->m <= w->n;
+    const size_t       all = row ? w->n : w->m, vectors = row ? w->m : w->n;
+    const ampi_operand x   = w->x[row];
     float  v[AMPI_THIN + AMPI_MOST_ROWS], room[AMPI_THIN + 2 * AMPI_MOST_ROWS + 16];
     float *sum = (float *)(void *)ampi_align(room), *one = sum + AMPI_MOST_ROWS;
-    size_t r, k;
-    for (r = 0; r < all; r += AMPI_THIN) {
-        const size_t rows = ampi_min(all - r, AMPI_THIN);
-        memset(sum, 0, (rows + AMPI_MOST_ROWS) * sizeof *sum);
-        for (k = 0; k < w->k; k += AMPI_THIN) {
-            const size_t ks = ampi_min(w->k - k, AMPI_THIN);
-            ampi_operand at = ampi_operand_at(x, r, k);
-            ampi_thin_vector(e, v, &y, k, ks);
-            if (all == 1) {
-                ampi_thin_vector(e, one, &x, k, ks);
-                at.x    = one;
-                at.type = at.as = AMP_F32;
-                at.rs   = at.cs = 1;
+    size_t i, r, k;
+    for (i = 0; i < vectors; i++)
+        for (r = 0; r < all; r += AMPI_THIN) {
+            const ampi_operand y    = ampi_operand_at(w->x[!row], i, 0);
+            const size_t       rows = ampi_min(all - r, AMPI_THIN);
+            memset(sum, 0, (rows + AMPI_MOST_ROWS) * sizeof *sum);
+            for (k = 0; k < w->k; k += AMPI_THIN) {
+                const size_t ks = ampi_min(w->k - k, AMPI_THIN);
+                ampi_operand at = ampi_operand_at(x, r, k);
+                ampi_thin_vector(e, v, &y, k, ks);
+                if (all == 1) {
+                    ampi_thin_vector(e, one, &x, k, ks);
+                    at.x    = one;
+                    at.type = at.as = AMP_F32;
+                    at.rs   = at.cs = 1;
+                }
+                if (w->e->pairs) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
+                e->thin(sum, &at, rows, ks, v, (size_t)w->e->pairs);
+                if (w->e->pairs) ampi_fp_end(AMPI_FP_IEEE);
             }
-            e->thin(sum, &at, rows, ks, v);
+            if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, i, r, 1, rows);
+            else e->write(w, sum, 1, r, i, rows, 1);
         }
-        if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, 0, r, 1, rows);
-        else e->write(w, sum, 1, r, 0, rows, 1);
-    }
 }
 
-/* x as fp32 in room, as it lies; and turned: few elements, of fp32, by hand, more by packing. */
-static void ampi_tiny_convert(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
-                              float *room) {
+/* x as fp32 in room, as it lies: as one row where its rows follow each other. */
+static void ampi_small_convert(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
+                               float *room) {
     const int    along = x->cs == 1;
-    const size_t ld    = ampi_up(along ? ks : rows, e->col_step);
-    e->pack_rows(room, ld, x, along ? x->rs : x->cs, along ? rows : ks, along ? ks : rows);
+    const size_t lines = along ? rows : ks, n = along ? ks : rows, step = along ? x->rs : x->cs;
+    const int    one = step == n;
+    const size_t ld  = one ? n : ampi_up(n, e->col_step);
+    e->lay(room, ld, 0, x, step, one ? 1 : lines, one ? lines * n : n);
     x->x    = room;
     x->type = x->as = AMP_F32;
     x->rs   = along ? ld : 1;
     x->cs   = along ? 1 : ld;
 }
-static void ampi_tiny_turn(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
-                           float *room, int by_hand) {
-    const size_t ld = ampi_up(rows, e->col_step), step = by_hand ? 1 : AMPI_DEEP;
-    size_t       r, k;
-    for (k = 0; k < ks; k += step) {
-        const ampi_operand at = ampi_operand_at(*x, 0, k);
-        if (by_hand)
-            for (r = 0; r < rows; r++)
-                ampi_store_u32(room, k * ld + r, ampi_load_u32(at.x, r * at.rs));
-        else
-            e->pack((uint32_t *)(void *)(room + k * ld), ld, 1, &at, 1, rows,
-                    ampi_min(ks - k, AMPI_DEEP));
-    }
-    x->x  = room;
-    x->cs = ld;
+/* Its columns side by side, as fp32. */
+static void ampi_small_turn(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
+                            float *room) {
+    const size_t ld = ampi_up(rows, e->col_step);
+    e->turn(room, ld, x, x->rs, rows, ks, ks);
+    x->x    = room;
+    x->type = x->as = AMP_F32;
+    x->rs   = 1;
+    x->cs   = ld;
 }
 
-/* Operands are read in place if they are fp32 and, of B, the columns lie side by side. */
-static AMPI_NOINLINE void ampi_gemm_tiny(ampi_task *w) {
-    const int    few = w->n * w->k < 64;
-    ampi_operand x = w->x[0], y = w->x[1];
-    float        a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY], turned[AMPI_GEMM_TINY];
-    if (x.as != AMP_F32) ampi_tiny_convert(w->e, &x, w->m, w->k, a);
-    if (y.as != AMP_F32 && (few || y.rs == 1)) ampi_tiny_convert(w->e, &y, w->n, w->k, b);
-    if (y.rs != 1) ampi_tiny_turn(w->e, &y, w->n, w->k, turned, few);
-    w->e->tiny(w, (const float *)x.x, x.rs, x.cs, (const float *)y.x, y.cs);
+/* Operands are read where they lie if they are fp32 and, of B, the columns lie side by side. */
+static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
+    const ampi_engine *e = ampi_engine_words(w);
+    ampi_operand       a = w->x[0], b = w->x[1];
+    float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B];
+    ampi_block         x;
+    size_t             i, j;
+    if (a.as != AMP_F32) ampi_small_convert(e, &a, w->m, w->k, a_room);
+    if (b.rs != 1) ampi_small_turn(e, &b, w->n, w->k, b_room);
+    else if (b.as != AMP_F32) ampi_small_convert(e, &b, w->n, w->k, b_room);
+    x.rs    = a.rs;
+    x.cs    = a.cs;
+    x.next  = 0;
+    x.ldb   = b.cs;
+    x.words = x.piece = w->k;
+    x.odd   = (size_t)w->e->pairs;
+    x.in    = NULL;
+    for (j = 0; j < w->n; j += e->cols)
+        for (i = 0; i < w->m; i += e->rows) {
+            x.a    = (const uint32_t *)ampi_at(a.x, AMP_F32, i * a.rs);
+            x.b    = (const uint32_t *)ampi_at(b.x, AMP_F32, j);
+            x.rows = ampi_min(w->m - i, e->rows);
+            x.cols = ampi_min(w->n - j, e->cols);
+            x.ld   = e->cols;
+            ampi_gemm_block(w, e, &x, i, j, 1);
+        }
+}
+
+/* Is op(A) or op(B) read where it lies, or is there room for it? By m, n and k alone. */
+static int ampi_fits(const ampi_operand *x, int of_b, size_t rows, size_t ks) {
+    return (x->as == AMP_F32 && (!of_b || x->rs == 1)) ||
+           ampi_up(rows, AMPI_MOST_COLS) * ampi_up(ks, AMPI_DEEP) <=
+               (of_b ? AMPI_ROOM_B : AMPI_ROOM_A);
 }
 
 /* Has a product more than most multiply-adds? */
@@ -7436,15 +7524,19 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
     w->x[1]  = ampi_operand_of(g, 1);
     if (zero) w->x[0].x = w->x[1].x = g->c;
     w->e = NULL;
-    if ((g->tf32 || (w->x[0].as != AMP_F32 && w->x[1].as != AMP_F32)) && m > 1 && n > 1 &&
-        ampi_work_above(m, n, k, AMPI_TILES - 1))
-        w->e = ampi_engine_pairs(ampi_is_whole(w));
+    if (g->tf32 || (w->x[0].as != AMP_F32 && w->x[1].as != AMP_F32))
+        w->e = ampi_engine_pairs(ampi_is_whole(w), m, n, k);
     if (!w->e) w->e = ampi_tier_now()->engine;
     if (m == 1 || n == 1)
-        w->run = ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin : ampi_gemm_tiny;
-    else if (!ampi_work_above(m, n, k, AMPI_GEMM_TINY) &&
-             ampi_up(ampi_max(m, n), AMPI_DEEP) * ampi_up(k, AMPI_DEEP) <= AMPI_GEMM_TINY)
-        w->run = ampi_gemm_tiny;
+        w->run = w->e->pairs || ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin
+                                                                           : ampi_gemm_small;
+    else if (!w->e->pairs && ampi_work_above(m, n, k, AMPI_GEMM_TINY) &&
+             (m == 2 ? w->x[1].rs != 1 : n == 2 && w->x[0].rs != 1))
+        w->run = ampi_gemm_thin;
+    else if ((w->e->pairs ? k % 2 == 0 && !ampi_work_above(m, n, k, AMPI_GEMM_TINY)
+                          : m <= w->e->rows || !ampi_work_above(m, n, k, AMPI_SMALL)) &&
+             w->e->least == 0 && ampi_fits(&w->x[0], 0, m, k) && ampi_fits(&w->x[1], 1, n, k))
+        w->run = ampi_gemm_small;
     else w->run = ampi_gemm_product;
     w->lead = 0; /* or every row of a tile is in two lines; where k is long, it gains less */
     if (w->e->use_tiles && n >= 256 && k <= 256 && bytes * (g->ldc | g->stride_c) % 64 == 0)
@@ -7541,8 +7633,8 @@ static int ampi_gemm_cblas(const ampi_task *w) {
     const amp_gemm_args *g = w->g;
     size_t               i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->compute ||
-        g->bias || g->relu || w->run == ampi_gemm_thin || w->run == ampi_gemm_tiny ||
-        w->e->pairs || (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
+        g->bias || g->relu || w->run != ampi_gemm_product || w->e->pairs ||
+        (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
     for (i = 0; i < g->count; i++) {
         const uint32_t fp = ampi_fp_begin();
@@ -7714,7 +7806,11 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
 static amp_gemm_args ampi_product(void *c, const void *a, int trans_a, const void *b, int trans_b,
                                   size_t m, size_t n, size_t k) {
     amp_gemm_args g;
-    memset(&g, 0, sizeof g);
+    g.beta = 0.0f; /* one by one: a memset of all takes 27 ns more */
+    g.a_type = g.b_type = g.c_type = g.bias_type = g.compute = AMP_F32;
+    g.lda = g.ldb = g.ldc = g.stride_a = g.stride_b = g.stride_c = 0;
+    g.bias = NULL;
+    g.relu = g.tf32 = 0;
     g.trans_a = trans_a;
     g.trans_b = trans_b;
     g.m       = m;
@@ -9560,7 +9656,7 @@ static amp_session *ampi_cached_session(const amp_autocast *ac) {
    do where a BLAS multiplies fp32 faster than amp.h does 16 bits. */
 static int ampi_is_small(const amp_gemm_args *g) {
     return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
-           (AMPI_FAST_BLAS || !ampi_work_above(g->m, g->n, g->k, AMPI_TILES - 1));
+           (AMPI_FAST_BLAS || !ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1));
 }
 
 /* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
@@ -9596,13 +9692,14 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
 }
 
 /* Does rounding to type pay, where the CPU has products of it? As measured: a matrix times a vector
-   is read only once, and in tiles a product of fp16 is four. bf16: m and n at least 2, m n k at
-   least 32^3; fp16: above 16, at least 2^17, and k at least 32 if one operand is stored in fp16. */
+   is read only once, and in tiles a product of fp16 is four. bf16: n at least 2, n k at least
+   2^10, so that a row's bits do not depend on m; fp16: m and n above 16, m n k at least 2^17, and k
+   at least 32 if one operand is stored in fp16. */
 static int ampi_rounding_pays(const amp_gemm_args *g, amp_dtype type) {
-    const int    fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
-    const size_t most = (size_t)(fp16 ? AMPI_TILES_FP16 : AMPI_TILES) - 1;
-    return ampi_min(g->m, g->n) > (fp16 ? 16u : 1u) && (!(fp16 && stored) || g->k >= 32) &&
-           ampi_work_above(g->m, g->n, g->k, most);
+    const int fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
+    if (!fp16) return g->n > 1 && ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1);
+    return ampi_min(g->m, g->n) > 16 && (!stored || g->k >= 32) &&
+           ampi_work_above(g->m, g->n, g->k, AMPI_TILES_FP16 - 1);
 }
 
 /* Without a cache: is a product on a CPU to round its fp32 operands to type by itself? Where that
@@ -9615,7 +9712,8 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
         return 0;
     if (ampi_is_small(g)) return 0;
     return ac->ops[AMP_OP_GEMM].overridden ||
-           (ampi_rounding_pays(g, type) && ampi_engine_pairs(type == AMP_BF16) != NULL);
+           (ampi_rounding_pays(g, type) &&
+            ampi_engine_pairs(type == AMP_BF16, g->m, g->n, g->k) != NULL);
 }
 
 /* Operands as the policy wants them. */
@@ -9767,7 +9865,7 @@ AMPI_STRICT_BEGIN
 AMPI_HOST float ampi_get_as(const void *base, amp_dtype type, size_t i) {
     return ampi_f32_from_bits(ampi_load(base, type, i));
 }
-AMPI_HOST float ampi_round(float x, amp_dtype type) {
+static AMPI_NOINLINE float ampi_round(float x, amp_dtype type) {
     uint32_t h;
     ampi_store(&h, type, 0, ampi_bits_of_f32(x));
     return ampi_get_as(&h, type, 0);
@@ -9783,11 +9881,21 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
+#define AMPI_FEW_OF_4(p, n) /* no call, and no wait for what was just stored */                 \
+    {(n) > 0 ? ampi_load_f32(p, 0) : 0.0f, (n) > 1 ? ampi_load_f32(p, 1) : 0.0f,               \
+     (n) > 2 ? ampi_load_f32(p, 2) : 0.0f, 0.0f}
+
 #if AMPI_W < 16 /* the first n elements, if n < W; AVX-512 has masks */
 AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
     uint32_t copy[AMPI_W] = {0};
 #if AMPI_W == 8
     if (type == AMP_F32) return AMPI_(get_masked)(base, AMPI_(few)(n));
+#endif
+#if AMPI_W == 4
+    if (type == AMP_F32) {
+        const AMPI_V v = AMPI_FEW_OF_4(base, n);
+        return v;
+    }
 #endif
     memcpy(copy, base, n * (type == AMP_F32 ? 4 : 2));
     return AMPI_(get_as)(copy, type, 0);
@@ -9829,7 +9937,7 @@ AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
 }
 
 /* W x W: words in lanes of 128 bits, then lanes. */
-AMPI_HERE void AMPI_(transpose)(AMPI_V *v) {
+AMPI_IN void AMPI_(transpose)(AMPI_V *v) {
     AMPI_V t[AMPI_W];
     size_t i;
     AMPI_UNROLL for (i = 0; i < AMPI_W; i += 2) {
@@ -9865,79 +9973,84 @@ AMPI_IN AMPI_V AMPI_(value)(const ampi_operand *x, size_t i, size_t n) {
     return x->as == x->type ? v : AMPI_(round)(v, x->as);
 }
 
-/* Rows of memory as they lie. */
-AMPI_IN void AMPI_(rows_as)(float *dst, size_t ld, const void *x, const amp_dtype type, size_t step,
-                         size_t rows, size_t n) {
-    size_t r, i;
-    for (r = 0; r < rows; r++)
-        for (i = 0; i < n; i += AMPI_W)
-            AMPI_(put)(dst, r * ld + i, AMPI_(get_as)(x, type, r * step + i));
+/* One vector, of a type that counts as another. */
+AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp_dtype as,
+                                  size_t i) {
+    const AMPI_V v = AMPI_(get_as)(x, type, i);
+    return as == type ? v : AMPI_(round)(v, as);
 }
-AMPI_LOOP void AMPI_(pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step,
-                                size_t rows, size_t n) {
-    const size_t whole = x->as == x->type ? n / AMPI_W * AMPI_W : 0;
-    size_t       r, i;
-    if (x->type == AMP_F32) AMPI_(rows_as)(dst, ld, x->x, AMP_F32, step, rows, whole);
-    else if (x->type == AMP_F16) AMPI_(rows_as)(dst, ld, x->x, AMP_F16, step, rows, whole);
-    else AMPI_(rows_as)(dst, ld, x->x, AMP_BF16, step, rows, whole);
-    for (r = 0; r < rows; r++)
-        for (i = whole; i < n; i += AMPI_W)
-            AMPI_(put)(dst, r * ld + i, AMPI_(value)(x, r * step + i, n - i));
+/* f with the constants that x has. */
+#define AMPI_COUNTED(f, x, ...)                                                                \
+    do {                                                                                       \
+        if ((x)->type == AMP_F16) f(AMP_F16, AMP_F16, __VA_ARGS__);                            \
+        else if ((x)->type == AMP_BF16) f(AMP_BF16, AMP_BF16, __VA_ARGS__);                    \
+        else if ((x)->as == AMP_F32) f(AMP_F32, AMP_F32, __VA_ARGS__);                         \
+        else f(AMP_F32, (x)->as, __VA_ARGS__);                                                 \
+    } while (0)
+
+AMPI_IN void AMPI_(lay_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
+                           size_t jump, const ampi_operand *x, size_t step, size_t rows, size_t n) {
+    enum { SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is of them */
+    size_t r, i, q, p;
+    for (r = 0; r < rows; r++) {
+        float *to = dst + r * ld;
+        for (i = q = 0; n - i >= SOME; i += SOME) {
+            AMPI_UNROLL for (p = 0; p < SOME; p += AMPI_W)
+                AMPI_(put)(to, q + p, AMPI_(get_counted)(x->x, type, as, r * step + i + p));
+            q += SOME;
+            if (jump && q == ld) q = 0, to += jump;
+        }
+        for (; i < n; i += AMPI_W, q += AMPI_W)
+            AMPI_(put)(to, q, AMPI_(value)(x, r * step + i, n - i));
+        for (; jump && q && q < ld; q += AMPI_W) AMPI_(put)(to, q, AMPI_(splat)(0.0f));
+    }
+}
+AMPI_LOOP void AMPI_(lay)(float *dst, size_t ld, size_t jump, const ampi_operand *x, size_t step,
+                          size_t rows, size_t n) {
+    AMPI_COUNTED(AMPI_(lay_as), x, dst, ld, jump, x, step, rows, n);
     AMPI_(done)();
 }
 
-/* W rows of memory, turned: v[i] is elements i of those that are there, of which each has n. */
-AMPI_IN void AMPI_(rows_of)(AMPI_V *v, const void *x, const amp_dtype type, size_t step) {
+/* W rows of memory, turned: v[i] is elements i. */
+AMPI_IN void AMPI_(turned)(AMPI_V *v, const void *x, const amp_dtype type, const amp_dtype as,
+                           size_t step) {
     size_t i;
-    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) {
-        v[i] = AMPI_(get_as)(x, type, i * step);
-    }
-}
-AMPI_LOOP void AMPI_(pack_edge)(float *block, const ampi_operand *x, size_t step, size_t rows,
-                           size_t n) {
-    size_t i;
-    for (i = 0; i < AMPI_W; i++)
-        AMPI_(put)(block, i * AMPI_W,
-                   i < rows && n ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f));
-}
-AMPI_IN void AMPI_(turned)(AMPI_V *v, const ampi_operand *x, size_t step, size_t rows, size_t n) {
-    AMPI_V block[AMPI_W];
-    if (rows < AMPI_W || n < AMPI_W || x->as != x->type) {
-        AMPI_(pack_edge)((float *)(void *)block, x, step, rows, n);
-        AMPI_(rows_of)(v, block, AMP_F32, AMPI_W);
-    } else if (x->type == AMP_F32) {
-        AMPI_(rows_of)(v, x->x, AMP_F32, step);
-    } else if (x->type == AMP_F16) {
-        AMPI_(rows_of)(v, x->x, AMP_F16, step);
-    } else {
-        AMPI_(rows_of)(v, x->x, AMP_BF16, step);
-    }
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_counted)(x, type, as, i * step);
     AMPI_(transpose)(v);
 }
-
-/* A piece is lines of ld words. Its lines are rows of memory, or these are its columns. */
-AMPI_HERE void AMPI_(pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x,
-                           int terms, size_t rows, size_t ks) {
-    const size_t deep = AMPI_DEEP, ld = of_b ? width : deep, lines = of_b ? deep : width;
-    const size_t n = of_b ? rows : ks, there = of_b ? ks : rows; /* of a line; of them */
-    size_t       i, p, q;
-    (void)terms;
-    if ((x->cs == 1) != of_b) {
-        const size_t some = ampi_min(there, lines);
-        AMPI_(pack_rows)((float *)(void *)dst, ld, x, of_b ? x->cs : x->rs, some,
-                         ampi_min(n, ld));
-        memset(dst + some * ld, 0, (lines - some) * ld * sizeof *dst);
-        return;
-    }
-    for (p = 0; p < ld; p += AMPI_W)
-        for (q = 0; q < lines; q += AMPI_W) {
-            const size_t step = of_b ? x->rs : x->cs;
-            ampi_operand at   = *x;
-            AMPI_V       v[AMPI_W];
-            at.x = ampi_at(x->x, x->type, p * step + q);
-            AMPI_(turned)(v, &at, step, n > p ? n - p : 0, there > q ? there - q : 0);
-            AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-                if (q + i < lines) AMPI_(put)(dst, (q + i) * ld + p, v[i]);
+/* The same where fewer rows or elements are there. */
+AMPI_LOOP void AMPI_(turned_edge)(float *v, const ampi_operand *x, size_t step, size_t rows,
+                                  size_t n) {
+    AMPI_V block[AMPI_W];
+    size_t i;
+    for (i = 0; i < AMPI_W; i++)
+        AMPI_(put)(v, i * AMPI_W, i < rows ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f));
+    AMPI_(turned)(block, v, AMP_F32, AMP_F32, AMPI_W);
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) AMPI_(put)(v, i * AMPI_W, block[i]);
+}
+AMPI_IN void AMPI_(turn_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
+                            const void *x, size_t step, size_t rows, size_t n, size_t there) {
+    AMPI_V v[AMPI_W];
+    size_t i, r, q;
+    for (i = 0; i < n && there - i >= AMPI_W; i += AMPI_W)
+        for (r = 0; rows - r >= AMPI_W; r += AMPI_W) {
+            AMPI_(turned)(v, ampi_at(x, type, r * step + i), type, as, step);
+            AMPI_UNROLL for (q = 0; q < AMPI_W; q++)
+                if (q < n - i) AMPI_(put)(dst, (i + q) * ld + r, v[q]);
+        }
+}
+AMPI_LOOP void AMPI_(turn)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
+                           size_t n, size_t there) {
+    float  v[AMPI_W * AMPI_W];
+    size_t i, r, q;
+    AMPI_COUNTED(AMPI_(turn_as), x, dst, ld, x->x, step, rows, n, there);
+    for (i = 0; i < n; i += AMPI_W)
+        for (r = there - i < AMPI_W ? 0 : rows / AMPI_W * AMPI_W; r < rows; r += AMPI_W) {
+            ampi_operand at = *x;
+            at.x = ampi_at(x->x, x->type, r * step + i);
+            AMPI_(turned_edge)(v, &at, step, rows - r, there - i);
+            for (q = 0; q < AMPI_W && q < n - i; q++)
+                AMPI_(put)(dst, (i + q) * ld + r, AMPI_(get)(v, q * AMPI_W));
         }
     AMPI_(done)();
 }
@@ -9968,35 +10081,34 @@ AMPI_HERE void AMPI_(write)(const ampi_task *w, const float *sum, size_t ld, siz
 }
 
 /* A matrix times a vector. Where its rows lie side by side, four k at a time are added to sums. */
-AMPI_IN void AMPI_(add_four)(float *sum, const void *x, const amp_dtype type, size_t cs,
-                             size_t rows, const float *v) {
+AMPI_IN void AMPI_(add_four)(const amp_dtype type, const amp_dtype as, float *sum, const void *x,
+                             size_t cs, size_t rows, const float *v, size_t odd) {
     AMPI_V y[4], s;
     size_t r, i;
-    AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i]);
+    AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i ^ odd]);
     for (r = 0; r < rows; r += AMPI_W) {
         s = AMPI_(get)(sum, r);
         AMPI_UNROLL for (i = 0; i < 4; i++) {
-            s = AMPI_(fma)(AMPI_(get_as)(x, type, i * cs + r), y[i], s);
+            s = AMPI_(fma)(AMPI_(get_counted)(x, type, as, (i ^ odd) * cs + r), y[i], s);
         }
         AMPI_(put)(sum, r, s);
     }
 }
 AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t rows, size_t ks,
-                             const float *v) {
+                             const float *v, size_t odd) {
     size_t r, k, i, some;
     for (k = 0; k < ks; k += some) {
         const ampi_operand x = ampi_operand_at(*operand, 0, k);
         size_t             whole;
         some  = rows > AMPI_W ? ampi_min(ks - k, 4) : ks;
-        whole = some == 4 && x.as == x.type ? rows / AMPI_W * AMPI_W : 0;
-        if (x.type == AMP_F32) AMPI_(add_four)(sum, x.x, AMP_F32, x.cs, whole, v + k);
-        else if (x.type == AMP_F16) AMPI_(add_four)(sum, x.x, AMP_F16, x.cs, whole, v + k);
-        else AMPI_(add_four)(sum, x.x, AMP_BF16, x.cs, whole, v + k);
+        whole = some == 4 ? rows / AMPI_W * AMPI_W : 0;
+        AMPI_COUNTED(AMPI_(add_four), &x, sum, x.x, x.cs, whole, v + k, odd);
         for (r = whole; r < rows; r += AMPI_W) {
-            AMPI_V s = AMPI_(get)(sum, r);
-            for (i = 0; i < some; i++)
-                s = AMPI_(fma)(AMPI_(value)(&x, i * x.cs + r, rows - r),
-                               AMPI_(splat)(v[k + i]), s);
+            AMPI_V s = AMPI_(get)(sum, r), zero = AMPI_(splat)(0.0f);
+            for (i = 0; i < some + odd * (some & 1); i++)
+                s = AMPI_(fma)((i ^ odd) < some ? AMPI_(value)(&x, (i ^ odd) * x.cs + r, rows - r)
+                                                : zero,
+                               AMPI_(splat)(v[k + (i ^ odd)]), s);
             AMPI_(put)(sum, r, s);
         }
     }
@@ -10005,8 +10117,8 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
 
 /* Where its rows lie along k, W of them are turned, W k at a time; of bf16, faster by a tenth, as
    words of two k. */
-AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, size_t step,
-                                 const float *v) {
+AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, const amp_dtype as,
+                                 size_t step, const float *v, size_t odd) {
     AMPI_V w[AMPI_W];
     size_t k;
 #if AMPI_W > 1
@@ -10018,83 +10130,64 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
         }
         AMPI_(transpose)(w);
         AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
-            const AMPI_U u = (AMPI_U)w[k];
-            s = AMPI_(fma)(AMPI_(from_bits)(u << 16), AMPI_(splat)(v[2 * k]), s);
-            s = AMPI_(fma)(AMPI_(from_bits)(u & 0xffff0000u), AMPI_(splat)(v[2 * k + 1]), s);
+            const AMPI_U u = (AMPI_U)w[k], mask = AMPI_(u32)(0xffff0000u);
+            const AMPI_V a = AMPI_(from_bits)(odd ? u & mask : u << 16);
+            const AMPI_V b = AMPI_(from_bits)(odd ? u << 16 : u & mask);
+            s = AMPI_(fma)(a, AMPI_(splat)(v[2 * k + odd]), s);
+            s = AMPI_(fma)(b, AMPI_(splat)(v[2 * k + 1 - odd]), s);
         }
         return s;
     }
 #endif
-    AMPI_(rows_of)(w, x, type, step);
-    AMPI_(transpose)(w);
-    AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
+    AMPI_(turned)(w, x, type, as, step);
+    if (odd && AMPI_W > 1)
+        AMPI_UNROLL for (k = 0; k < AMPI_W; k++)
+            s = AMPI_(fma)(w[k ^ (AMPI_W > 1)], AMPI_(splat)(v[k ^ 1]), s);
+    else AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
-/* The same of up to W rows, and of types that count as others. */
+/* The same of up to W rows. */
 AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                               const float *v) {
-    AMPI_V m[AMPI_W], s = AMPI_(get)(sum, 0);
+                               const float *v, size_t odd) {
+    float  m[AMPI_W * AMPI_W];
+    AMPI_V s = AMPI_(get)(sum, 0);
     size_t k, i;
     for (k = 0; k < ks; k += AMPI_W) {
         const ampi_operand at = ampi_operand_at(*x, 0, k);
-        AMPI_(turned)(m, &at, x->rs, rows, ks - k);
-        AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-            if (i < ks - k) s = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s);
+        AMPI_(turned_edge)(m, &at, x->rs, rows, ks - k);
+        for (i = 0; i < AMPI_W && i < ks - k + odd * (ks - k) % 2; i++)
+            s = AMPI_(fma)(AMPI_(get)(m, (i ^ odd) * AMPI_W), AMPI_(splat)(v[k + (i ^ odd)]), s);
     }
     AMPI_(put)(sum, 0, s);
 }
 /* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
-AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype type, size_t rows,
-                             size_t ks, const float *v) {
+AMPI_IN void AMPI_(along_as)(const amp_dtype type, const amp_dtype as, float *sum,
+                             const ampi_operand *x, size_t rows, size_t ks, const float *v,
+                             size_t odd) {
     enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
     const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
     AMPI_V s[BLOCKS];
     size_t r, k, q;
     for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
-        const int whole = rows - r >= BLOCKS * AMPI_W && x->as == type;
+        const int whole = rows - r >= BLOCKS * AMPI_W;
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
         for (k = 0; whole && ks - k >= deep; k += deep)
             AMPI_UNROLL for (q = 0; q < BLOCKS; q++)
                 s[q] = AMPI_(add_turned)(
-                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, x->rs, v + k);
+                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, as, x->rs, v + k,
+                    odd);
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
         for (q = r; k < ks && q < ampi_min(rows, r + BLOCKS * AMPI_W); q += AMPI_W) {
             const ampi_operand at = ampi_operand_at(*x, q, k);
-            AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k);
+            AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k, odd);
         }
     }
     AMPI_(done)();
 }
 AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                           const float *v) {
-    if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
-    else if (x->type == AMP_F32) AMPI_(along_as)(sum, x, AMP_F32, rows, ks, v);
-    else if (x->type == AMP_F16) AMPI_(along_as)(sum, x, AMP_F16, rows, ks, v);
-    else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
-}
-
-/* Four rows at a time, W columns; rows that are not there repeat the last one. */
-AMPI_HERE void AMPI_(tiny)(const ampi_task *w, const float *a, size_t rs, size_t cs,
-                           const float *b, size_t ldb) {
-    const size_t m = w->m, n = w->n, ks = w->k;
-    size_t       i, j, k, r;
-    for (i = 0; i < m; i += 4)
-        for (j = 0; j < n; j += AMPI_W) {
-            const float *row[4];
-            AMPI_V       s[4], sums[4];
-            AMPI_UNROLL for (r = 0; r < 4; r++) {
-                s[r]   = AMPI_(splat)(0.0f);
-                row[r] = a + ampi_min(i + r, m - 1) * rs;
-            }
-            for (k = 0; k < ks; k++) {
-                const AMPI_V y = AMPI_(get_first)(b + k * ldb + j, AMP_F32, n - j);
-                AMPI_UNROLL for (r = 0; r < 4; r++)
-                    s[r] = AMPI_(fma)(AMPI_(splat)(ampi_load_f32(row[r], k * cs)), y, s[r]);
-            }
-            AMPI_UNROLL for (r = 0; r < 4; r++) sums[r] = s[r];
-            for (r = 0; r < 4 && i + r < m; r++) AMPI_(write_one)(w, sums[r], i + r, j, n - j);
-        }
-    AMPI_(done)();
+                           const float *v, size_t odd) {
+    if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v, odd);
+    else AMPI_COUNTED(AMPI_(along_as), x, sum, x, rows, ks, v, odd);
 }
 
 #undef AMPI_U
@@ -10116,10 +10209,17 @@ AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { /* not x - zero: s390x has double 
     const ampi_f32x4 v = {x, x, x, x};
     return v;
 }
+AMPI_HOST ampi_f32x4 ampi_few_x4(const void *base, size_t n) {
+    const ampi_f32x4 v = AMPI_FEW_OF_4(base, n);
+    return v;
+}
 #define AMPI_W 4
 #else
 typedef float ampi_f32x4;
 AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { return x; }
+AMPI_HOST ampi_f32x4 ampi_few_x4(const void *base, size_t n) {
+    return n ? ampi_load_f32(base, 0) : 0.0f;
+}
 #define AMPI_W 1
 #endif
 AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_add_x4, +)
@@ -10137,6 +10237,16 @@ AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
 }
 AMPI_HOST void ampi_done_x4(void) {}
 
+AMPI_HOST ampi_f32x4 ampi_get_first_x4(const void *base, amp_dtype type, size_t n) {
+    (void)type;
+    return n < AMPI_W ? ampi_few_x4(base, n) : ampi_get_x4(base, 0);
+}
+AMPI_HOST void ampi_put_first_x4(void *base, amp_dtype type, size_t n, ampi_f32x4 x) {
+    (void)type;
+    if (n >= AMPI_W) ampi_put_x4(base, 0, x);
+    else memcpy(base, &x, n * sizeof(float));
+}
+
 enum { AMPI_W4 = AMPI_W };
 #define AMPI_TIER _x4
 #define AMPI_HERE AMPI_HOST
@@ -10152,54 +10262,88 @@ enum { AMPI_W4 = AMPI_W };
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS | AMPI_PASS_KERNELS)
 
 #ifndef AMPI_SUMS /* of its own */
-/* One k of R rows of C vectors: constants where it is inlined, so that sums stay in registers. */
-AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *a, const uint32_t *b, const size_t R,
-                             const size_t C) {
+/* One k of R rows of C vectors, of the last of which n columns are there: constants where it is
+   inlined, so that sums stay in registers. Rows lie in pairs. */
+AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t **a, size_t rs, const uint32_t *b,
+                             size_t n, const size_t R, const size_t C) {
     AMPI_V y[2];
     size_t r, c;
-    AMPI_UNROLL for (c = 0; c < C; c++) y[c] = AMPI_(get)(b, c * AMPI_W);
+    y[0] = C == 2 ? AMPI_(get)(b, 0) : AMPI_(get_first)(b, AMP_F32, n);
+    if (C == 2) y[1] = AMPI_(get_first)(b + AMPI_W, AMP_F32, n);
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        const AMPI_V ar = AMPI_(splat)(ampi_load_f32(a, r * AMPI_DEEP));
+        const AMPI_V ar = AMPI_(splat)(ampi_load_f32(a[r / 2], r % 2 * rs));
         AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
     }
 }
-AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C) {
-    const uint32_t *a = x->a, *b = x->b;
+/* Row r of so many, in pairs: where they end, the last pair again. */
+AMPI_IN size_t AMPI_(row)(size_t r, size_t rows) {
+    return rows > 1 ? ampi_min(r & ~(size_t)1, rows - 2) + r % 2 : 0;
+}
+/* Whole: all of it is there, and packed. */
+AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, const int whole) {
+    const uint32_t *a[(3 * AMPI_ROW_STEP + 1) / 2], *b = x->b;
+    const size_t    rows = whole ? R : x->rows, odd = whole ? 0 : x->odd;
+    const size_t    rs = whole ? (size_t)AMPI_DEEP : rows > 1 ? x->rs : 0;
+    const size_t    last = whole ? AMPI_W : x->cols - (C - 1) * AMPI_W;
+    size_t          cs = whole ? 1 : x->cs * (1 - 2 * odd); /* odd: -1, 3, -1 ... of them */
+    size_t          ldb = whole ? 2 * AMPI_W : x->ldb * (1 - 2 * odd);
+    const size_t    next_cs = odd * (cs ^ 3 * x->cs), next_ldb = odd * (ldb ^ 3 * x->ldb);
     AMPI_V          s[3 * AMPI_ROW_STEP][2];
     size_t          r, c, k, q;
-    AMPI_UNROLL for (r = 0; r < R; r++)
+    AMPI_UNROLL for (r = 0; r < R; r++) {
+        const float *in = x->in + AMPI_(row)(r, rows) * 2 * AMPI_W;
+        if (r % 2 == 0) a[r / 2] = x->a + AMPI_(row)(r, rows) * rs + odd * x->cs;
         AMPI_UNROLL for (c = 0; c < C; c++)
-            s[r][c] = x->in ? AMPI_(get)(x->in, (r * 2 + c) * AMPI_W) : AMPI_(splat)(0.0f);
-    for (k = 0; k < x->words; k += AMPI_DEEP, a += 3 * AMPI_ROW_STEP * AMPI_DEEP) {
-        const size_t n = ampi_min(x->words - k, AMPI_DEEP);
-        if (n == AMPI_DEEP && R == 3 * AMPI_ROW_STEP && C == 2) { /* or counting takes FMAs' time */
-            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, b += 2 * AMPI_W) {
-                AMPI_(add_word)(s, a + q, b, R, C);
+            s[r][c] = x->in ? AMPI_(get)(in, c * AMPI_W) : AMPI_(splat)(0.0f);
+    }
+    b += odd * x->ldb;
+    for (k = 0; k < x->words; k += x->piece) {
+        const size_t n = ampi_min(x->words - k, x->piece);
+        if (whole && n == AMPI_DEEP) { /* or counting takes FMAs' time */
+            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, b += ldb) {
+                AMPI_(add_word)(s, a, rs, b, last, R, C);
+                AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += cs;
             }
         } else {
-            for (q = 0; q < n; q++, b += 2 * AMPI_W) AMPI_(add_word)(s, a + q, b, R, C);
+            for (q = n; q--; cs ^= next_cs, ldb ^= next_ldb) {
+                AMPI_(add_word)(s, a, rs, b, last, R, C);
+                AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += cs;
+                b += ldb;
+            }
         }
+        AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
     }
-    AMPI_UNROLL for (r = 0; r < R; r++)
-        AMPI_UNROLL for (c = 0; c < C; c++) AMPI_(put)(x->out, r * x->ld + c * AMPI_W, s[r][c]);
+    AMPI_UNROLL for (r = 0; r < R; r++) {
+        float *out = x->out + AMPI_(row)(r, rows) * x->ld;
+        if (C == 2) AMPI_(put)(out, 0, s[r][0]);
+        AMPI_(put_first)(out + (C - 1) * AMPI_W, AMP_F32, last, s[r][C - 1]);
+    }
     AMPI_(done)();
 }
 #endif
 AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
-    switch ((x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP * 2 + (x->cols > AMPI_W)) {
-    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1); break;
-    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2); break;
-    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1); break;
-    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2); break;
-    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1); break;
-    default: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2); break;
+    const size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP;
+    const int    few = x->rows <= AMPI_ROW_STEP / 2;
+    switch ((few ? 0 : steps * 2) + (x->cols > AMPI_W)) {
+    case 0: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 1, 0); break;
+    case 1: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 2, 0); break;
+    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, 0); break;
+    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2, 0); break;
+    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1, 0); break;
+    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, 0); break;
+    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, 0); break;
+    default:
+        if (AMPI_PASS & AMPI_PASS_KERNELS || (x->next && x->rows == 3 * AMPI_ROW_STEP))
+            AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
+        else
+            AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
     }
 }
 
 #if AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
-    AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0),
-    AMPI_FUNCTIONS(AMPI_TIER, AMPI_(pack), AMPI_(kernel), AMPI_(write))};
+    AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0, 0),
+    AMPI_FUNCTIONS(AMPI_TIER, NULL, AMPI_(kernel), AMPI_(write))};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
     AMPI_(step_from)};
@@ -10546,7 +10690,7 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 #undef AMPI_PASS
 
 static const ampi_engine ampi_engine_c = {
-    AMPI_BLOCKS(2, AMPI_W4, 0), AMPI_FUNCTIONS(, ampi_pack, ampi_kernel_x4, ampi_write)};
+    AMPI_BLOCKS(2, AMPI_W4, 0, 0), AMPI_FUNCTIONS(, NULL, ampi_kernel_x4, ampi_write)};
 
 static const ampi_loops ampi_loops_c = {
     ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
@@ -10869,6 +11013,12 @@ AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_d
 
 AMPI_AVX512 ampi_x16 ampi_splat_pairs(float x) { return ampi_splat_avx512(x); }
 AMPI_AVX512 ampi_x16 ampi_get_pairs(const void *base, size_t i) { return ampi_get_avx512(base, i); }
+AMPI_AVX512 ampi_x16 ampi_get_first_pairs(const void *base, amp_dtype type, size_t n) {
+    return ampi_get_first_avx512(base, type, n);
+}
+AMPI_AVX512 void ampi_put_first_pairs(void *p, amp_dtype type, size_t n, ampi_x16 x) {
+    ampi_put_first_avx512(p, type, n, x);
+}
 AMPI_AVX512 void     ampi_put_pairs(void *p, size_t i, ampi_x16 x) { ampi_put_avx512(p, i, x); }
 AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #define AMPI_TIER _pairs
@@ -10880,7 +11030,7 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
-    AMPI_BLOCKS(4, 16, 1),
+    AMPI_BLOCKS(4, 16, 1, 0),
     AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_pairs, ampi_write_pairs_avx512)};
 
 static const ampi_loops ampi_loops_pairs = {
@@ -10993,10 +11143,11 @@ AMPI_IN void ampi_turn_mmla(AMPI_V (*s)[2], const size_t R, const size_t C) {
             s[r][c]          = low;
         }
 }
-AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C) {
+AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C, const int whole) {
     const uint32_t *a = x->a, *b = x->b;
     AMPI_V          s[12][2], y[4];
     size_t          r, c, k;
+    (void)whole;
     AMPI_UNROLL for (r = 0; r < R; r++)
         AMPI_UNROLL for (c = 0; c < C; c++)
             s[r][c] = x->in ? ampi_get_neon(x->in, (r * 2 + c) * 4) : ampi_splat_neon(0.0f);
@@ -11018,7 +11169,7 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C)
 #undef AMPI_SUMS
 
 static const ampi_engine ampi_engine_mmla = {
-    AMPI_BLOCKS(4, 4, 1),
+    AMPI_BLOCKS(4, 4, 1, AMPI_TILES),
     AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
 
 #endif /* AMPI_NEON */
@@ -11137,7 +11288,8 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 
 static const ampi_engine ampi_engine_tiles = {
     AMPI_IS(rows, 32), AMPI_IS(cols, 32), AMPI_IS(row_step, 32), AMPI_IS(col_step, 32),
-    AMPI_IS(depth, 64), AMPI_IS(near, 20), AMPI_IS(pairs, 1), AMPI_IS(use_tiles, ampi_use_tiles),
+    AMPI_IS(depth, 64), AMPI_IS(near, 20), AMPI_IS(pairs, 1), AMPI_IS(least, AMPI_TILES),
+    AMPI_IS(use_tiles, ampi_use_tiles),
     AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512)};
 
 #endif /* AMPI_AMX */
@@ -11219,8 +11371,10 @@ AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
     return AMP_OK;
 }
 
-static const ampi_engine *ampi_engine_pairs(int whole) {
+static const ampi_engine *ampi_engine_pairs(int whole, size_t m, size_t n, size_t k) {
     const ampi_tier *tier = ampi_tier_now();
+    const size_t     least = tier->pairs ? tier->pairs->least : 0;
+    if (least && (m == 1 || n == 1 || !ampi_work_above(m, n, k, least - 1))) return NULL;
 #if AMPI_AMX
     if (tier->asks)
         tier = ampi_tier_settle(tier, ampi_tiles_ask() ? tier + 1

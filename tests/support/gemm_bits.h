@@ -92,6 +92,7 @@ static int bits_rule(const amp_gemm_args *g, int rule) {
     const int bf16 = g->a_type == AMP_BF16 && g->b_type == AMP_BF16;
     const int halves = g->a_type != AMP_F32 && g->b_type != AMP_F32;
     if (rule == BITS_C || rule == BITS_FMA) return rule;
+    if (rule == BITS_PAIRS) return bf16 ? rule : BITS_FMA;
     return (rule != BITS_TILES ? bf16 : halves || g->tf32) && g->m > 1 && g->n > 1 &&
                    g->m * g->n * g->k >= 32768 ? rule : BITS_FMA;
 }

@@ -7,6 +7,7 @@
 #include "amp.h"
 #include "../support/gemm_ex.h"
 #include "../support/huge.h"
+#include "../support/posix.h"
 #include "../support/test.h"
 #include "../support/values.h"
 #include "../support/fp.h"
@@ -1230,6 +1231,283 @@ TEST(layers_bias, "manual: a bias that shares an element with C, and a dbias tha
     for (i = 0; i < 3; i++) CHECK_EQ_F32(c[i], 0.0f);
 }
 
+/* ------------------------------------------------------- between pages that nobody may touch */
+
+#if HAVE_POSIX
+enum { GUARD_ROOM = 1 << 22, GUARD_A = 0, GUARD_B, GUARD_C, GUARD_BIAS, GUARD_SPACE, GUARDS };
+static char *guard_pages[GUARDS]; /* with one in front and one behind */
+
+/* Bytes that end where the page behind begins, or begin where the one in front ends. */
+static char *guarded(int which, size_t bytes, int at_end) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char       **at   = &guard_pages[which];
+    int          zero;
+    if (!*at) {
+        zero = open("/dev/zero", O_RDWR);
+        *at  = (char *)mmap(NULL, GUARD_ROOM + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE, zero, 0) + page;
+        close(zero);
+        CHECK(mprotect(*at - page, page, PROT_NONE) == 0 && mprotect(*at + GUARD_ROOM, page, PROT_NONE) == 0);
+    }
+    CHECK(bytes <= GUARD_ROOM);
+    return at_end ? *at + (GUARD_ROOM - bytes) : *at;
+}
+
+/* The elements of a matrix and of those that follow it in a batch, the last row without what is behind it. */
+static size_t guarded_size(size_t rows, size_t cols, size_t ld, size_t stride, size_t count) {
+    return rows && cols ? (count - 1) * stride + (rows - 1) * ld + cols : 0;
+}
+static void *guarded_matrix(int which, size_t n, amp_dtype type, int kind, int at_end) {
+    char  *x = guarded(which, n * size_of(type), at_end);
+    size_t i;
+    for (i = 0; i < n; i++) ampi_store(x, type, i, bits_value(kind));
+    return x;
+}
+
+/* One of m, n, k up to 130, in any way, beside the model; where fp32 counts as 16 bits, beside it on casts. */
+static void guarded_one(int rule) {
+    amp_gemm_args  g = bits_problem(0, 0), cast;
+    const int      kind = (int)random_below(3), at_end = random_below(3) != 0, round = (int)random_below(3);
+    const int      memory = (int)random_below(BITS_MEMORIES);
+    const size_t   c_size = size_of(g.c_type), most = bits_coin() ? 130 : 20;
+    size_t         an, bn, cn, room;
+    unsigned char *old, *a16 = NULL, *b16 = NULL;
+    amp_backend    backend;
+    g.m = 1 + random_below(most), g.n = 1 + random_below(most), g.k = 1 + random_below(bits_coin() ? 130 : 20);
+    if (random_below(8) == 0) *(bits_coin() ? &g.m : &g.n) = 1 + random_below(4);
+    g.lda = (g.trans_a ? g.m : g.k) + random_below(3) * random_below(9);
+    g.ldb = (g.trans_b ? g.k : g.n) + random_below(3) * random_below(9);
+    g.ldc = g.n + random_below(3) * random_below(9);
+    g.stride_a = (g.trans_a ? g.k : g.m) * g.lda, g.stride_b = (g.trans_b ? g.n : g.k) * g.ldb;
+    g.stride_c = g.m * g.ldc;
+    an = guarded_size(g.trans_a ? g.k : g.m, g.trans_a ? g.m : g.k, g.lda, g.stride_a, g.count);
+    bn = guarded_size(g.trans_b ? g.n : g.k, g.trans_b ? g.k : g.n, g.ldb, g.stride_b, g.count);
+    cn = guarded_size(g.m, g.n, g.ldc, g.stride_c, g.count);
+    if (round) {
+        g.compute = (amp_dtype)round;
+        if (g.a_type != AMP_F32) g.a_type = g.compute;
+        if (g.b_type != AMP_F32) g.b_type = g.compute;
+    }
+    g.bias_type = (amp_dtype)random_below(3);
+    g.a = guarded_matrix(GUARD_A, an, g.a_type, kind, at_end);
+    g.b = guarded_matrix(GUARD_B, bn, g.b_type, kind, at_end);
+    g.c = guarded_matrix(GUARD_C, cn, g.c_type, kind == 1, at_end);
+    if (bits_coin()) g.bias = guarded_matrix(GUARD_BIAS, g.n, g.bias_type, 0, at_end);
+    old = (unsigned char *)malloc(cn * c_size);
+    memcpy(old, g.c, cn * c_size);
+    amp_cpu_backend(&backend);
+    room = amp_gemm_workspace(g.m, g.n, g.k);
+    if (memory == BITS_WORKSPACE) backend.workspace = guarded(GUARD_SPACE, room, at_end), backend.workspace_size = room;
+    white_malloc_fails = memory == BITS_STACK;
+    CHECK_EQ_INT(backend.functions->gemm_fn(&backend, &g), AMP_OK);
+    white_malloc_fails = 0;
+    cast = g;
+    if (round) {
+        a16 = (unsigned char *)malloc(2 * an), b16 = (unsigned char *)malloc(2 * bn);
+        amp_cast(a16, g.compute, g.a, g.a_type, an);
+        amp_cast(b16, g.compute, g.b, g.b_type, bn);
+        cast.a = a16, cast.b = b16;
+        cast.a_type = cast.b_type = g.compute;
+    }
+    bits_compare(&cast, old, rule, 1 << 18);
+    bits_outside(&g, old, cn);
+    free(old), free(a16), free(b16);
+}
+
+TEST(guarded, "law 11: random products of up to 130 rows, columns and k, in every type, way and tier, have the model's bits, "
+              "and touch no page beside their matrices and their workspace (AMP_PRODUCTS: how many)") {
+    static const struct { const char *tier; int rule; } tiers[] = {
+        {"c", BITS_C}, {"avx2", BITS_FMA}, {"avx512", BITS_FMA}, {"avx512_bf16", BITS_PAIRS}, {"amx", BITS_TILES},
+        {"neon", BITS_FMA}, {"neon_bf16", BITS_MMLA}};
+    const long count = test_amount("AMP_PRODUCTS", test_state.quick > 1 ? 15 : test_state.quick ? 150 : 1000);
+    size_t     t;
+    long       i;
+    for (t = 0; t < COUNT_OF(tiers); t++) {
+        if (amp_cpu_force_tier(tiers[t].tier) != AMP_OK) continue;
+        random_state = 58;
+        for (i = 0; i < count; i++) guarded_one(tiers[t].rule);
+    }
+    amp_cpu_force_tier(NULL);
+}
+#else
+TEST(guarded, "law 11: random products touch no page beside their matrices") { SKIP(POSIX_WHY); }
+#endif
+
+/* ---------------------------------------------------- a row of C does not know its batch */
+
+enum { BATCH = 300 };
+
+/* How a product is asked for: as it stands, by amp_linear, in a scope, in one whose policy names the op,
+   with a session's cache. */
+enum { BATCH_PLAIN, BATCH_LINEAR, BATCH_SCOPE, BATCH_NAMED, BATCH_CACHE };
+
+typedef struct batch_kind {
+    int         way;
+    amp_dtype   a_type, b_type, type; /* type: compute, or that of the scope or session */
+    int         tf32;
+    const char *name;
+} batch_kind;
+
+static amp_autocast  batch_own;
+static amp_session   batch_session;
+static amp_autocast *batch_scope; /* in use while a product runs, and no longer; or NULL */
+
+static void batch_begin(const batch_kind *kind) {
+    amp_scope        scope;
+    amp_session_desc desc;
+    memset(&scope, 0, sizeof scope);
+    memset(&desc, 0, sizeof desc);
+    desc.dtype     = kind->type;
+    desc.num_bytes = 4 << 20;
+    batch_scope    = kind->way < BATCH_SCOPE ? NULL : kind->way == BATCH_CACHE ? &batch_session.autocast : &batch_own;
+    if (kind->way == BATCH_CACHE) CHECK_EQ_INT(amp_session_start(&batch_session, &desc), AMP_OK);
+    amp_autocast_use(NULL);
+    CHECK_EQ_INT(amp_autocast_init(&batch_own, AMP_POLICY_DEFAULT, kind->type), AMP_OK);
+    if (kind->way == BATCH_NAMED) CHECK_EQ_INT(amp_autocast_override(&batch_own, "op:gemm=low", NULL), AMP_OK);
+    CHECK_EQ_INT(amp_autocast_push(&batch_own, &scope), AMP_OK);
+}
+
+static amp_result batch_run(int way, const amp_gemm_args *g) {
+    amp_result result;
+    amp_autocast_use(batch_scope);
+    if (way == BATCH_LINEAR)
+        result = amp_linear((float *)g->c, (const float *)g->a, (const float *)g->b, (const float *)g->bias, g->m,
+                            g->k, g->n, g->compute);
+    else result = amp_gemm_ex(NULL, g);
+    amp_autocast_use(NULL);
+    return result;
+}
+
+static amp_gemm_args batch_problem(const batch_kind *kind, size_t n, size_t k) {
+    const int     linear = kind->way == BATCH_LINEAR;
+    amp_gemm_args g;
+    memset(&g, 0, sizeof g);
+    g.m = BATCH, g.n = n, g.k = k;
+    g.trans_a = !linear && bits_coin(), g.trans_b = linear || bits_coin();
+    g.a_type = kind->a_type, g.b_type = kind->b_type, g.tf32 = kind->tf32;
+    g.lda = g.trans_a ? g.m : k, g.ldb = g.trans_b ? k : n, g.ldc = n;
+    g.alpha = 1.0f;
+    if (kind->way <= BATCH_LINEAR) g.compute = kind->type;
+    if (linear) return g;
+    g.c_type = (amp_dtype)(random_below(3) ? 0 : random_below(3));
+    g.lda += random_below(3), g.ldb += random_below(3), g.ldc += random_below(3);
+    g.relu = random_below(4) == 0;
+    if (bits_coin()) g.alpha = 0.75f, g.beta = 0.5f;
+    return g;
+}
+
+/* All rows at once, then some of them: few, many, and around 2^15 of work. How many products have a row of
+   other bits; *seen is the first. Tiles and BFMMLA promise one set of bits from there on, for m of at least 2. */
+static int batch_one(const batch_kind *kind, int tiles, size_t n, size_t k, amp_gemm_args *seen) {
+    static const size_t few[] = {1, 1, 2, 3, 4, 5, 8, 13, 17, 33, 64, 150};
+    const int           small = random_below(4) == 0, cached = kind->way == BATCH_CACHE && bits_coin();
+    amp_gemm_args       all = batch_problem(kind, n, k), some;
+    const size_t        row = size_of(all.c_type) * all.ldc, least = 32768 / (n * k);
+    unsigned char *a = bits_matrix((all.trans_a ? k : all.m) * all.lda, all.a_type, small, 0);
+    unsigned char *b = bits_matrix((all.trans_b ? n : k) * all.ldb, all.b_type, small, 0);
+    unsigned char *old = bits_matrix(all.m * all.ldc, all.c_type, small, 0), *bias = bits_matrix(n, AMP_F32, small, 0);
+    unsigned char *c = (unsigned char *)malloc(2 * all.m * row), *part = c + all.m * row;
+    size_t         i, at;
+    int            wrong = 0;
+    all.a = a, all.b = b, all.c = memcpy(c, old, all.m * row);
+    if (bits_coin()) all.bias = bias;
+    if (cached) CHECK_EQ_INT(amp_session_add(&batch_session, (const float *)(void *)b, (all.trans_b ? n : k) * all.ldb), AMP_OK);
+    CHECK_EQ_INT(batch_run(kind->way, &all), AMP_OK);
+    for (some = all, some.c = part, i = 0; i < COUNT_OF(few) + 4; i += test_state.quick > 1 ? 2 : 1) {
+        some.m = i < COUNT_OF(few) ? few[i] : i == COUNT_OF(few) ? 1 + random_below(BATCH) : least + i - COUNT_OF(few) - 1;
+        if (some.m < 1 || some.m > BATCH || (tiles && (some.m == 1 || some.m * n * k < 32768))) continue;
+        if (tiles && kind->type == AMP_F16 && kind->way == BATCH_SCOPE && (some.m <= 16 || some.m * n * k < 131072))
+            continue; /* a scope does not round them */
+        at     = random_below(BATCH - some.m + 1);
+        some.a = a + size_of(all.a_type) * at * (all.trans_a ? 1 : all.lda);
+        memcpy(part, old + at * row, some.m * row);
+        CHECK_EQ_INT(batch_run(kind->way, &some), AMP_OK);
+        if (memcmp(part, c + at * row, some.m * row) != 0 && !wrong++) *seen = some;
+    }
+    if (cached) CHECK_EQ_INT(amp_session_add(&batch_session, (const float *)(void *)b, 0), AMP_OK);
+    free(a), free(b), free(c), free(old), free(bias);
+    return wrong;
+}
+
+static void batch_rows(const batch_kind *kinds, size_t num_kinds) {
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"};
+    static const size_t sizes[][2] = {{1, 1}, {1, 113}, {3, 5}, {16, 16}, {17, 33}, {300, 7}, {7, 300}, {40, 130},
+                                      {64, 256}, {130, 251}, {96, 400}, {20, 1100}};
+    const int   times = test_state.quick ? 1 : 8, step = test_state.quick > 1 ? 6 : 1;
+    size_t      t, i, s;
+    int         z;
+    for (t = 0; t < COUNT_OF(tiers); t++) {
+        const int     tiles = strcmp(tiers[t], "amx") == 0 || strcmp(tiers[t], "neon_bf16") == 0;
+        char          text[400] = "";
+        amp_gemm_args first;
+        int           all = 0;
+        random_state = 57;
+        if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
+        for (i = 0; i < num_kinds; i++) {
+            amp_gemm_args seen;
+            int           wrong = 0;
+            batch_begin(&kinds[i]);
+            for (z = 0; z < times; z++)
+                for (s = (i + t) % (size_t)step; s < COUNT_OF(sizes); s += (size_t)step)
+                    wrong += batch_one(&kinds[i], tiles, sizes[s][0], sizes[s][1], &seen);
+            if (kinds[i].way == BATCH_CACHE) CHECK_EQ_U64(batch_session.fallbacks, 0);
+            if (kinds[i].way == BATCH_CACHE) amp_session_end(&batch_session);
+            if (!wrong) continue;
+            if (!all) first = seen;
+            all += wrong;
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s %d", *text ? ", " : "", kinds[i].name, wrong);
+        }
+        CHECK_EQ_INT(strcmp(amp_cpu_tier(), tiers[t]), 0);
+        if (!all) continue;
+        snprintf(text + strlen(text), sizeof text - strlen(text), "; at first %lux%lux%lu trans %d%d", (unsigned long)first.m,
+                 (unsigned long)first.n, (unsigned long)first.k, first.trans_a, first.trans_b);
+        test_fail(__FILE__, __LINE__, tiers[t], text);
+    }
+    amp_cpu_force_tier(NULL);
+}
+
+TEST(batch_stored, "manual: a row of C has the same bits in any batch and at any place in it, whatever the types are; in tiles "
+                   "and by BFMMLA from m n k of 2^15 on") {
+    static const batch_kind kinds[] = {{BATCH_PLAIN, AMP_F32, AMP_F32, AMP_F32, 0, "fp32"},
+                                       {BATCH_PLAIN, AMP_F16, AMP_F16, AMP_F32, 0, "fp16"},
+                                       {BATCH_PLAIN, AMP_BF16, AMP_BF16, AMP_F32, 0, "bf16"},
+                                       {BATCH_PLAIN, AMP_F32, AMP_F16, AMP_F32, 0, "fp32 fp16"},
+                                       {BATCH_PLAIN, AMP_BF16, AMP_F32, AMP_F32, 0, "bf16 fp32"},
+                                       {BATCH_PLAIN, AMP_F16, AMP_BF16, AMP_F32, 0, "fp16 bf16"},
+                                       {BATCH_PLAIN, AMP_F32, AMP_F32, AMP_F32, 1, "tf32"},
+                                       {BATCH_PLAIN, AMP_F16, AMP_F32, AMP_F32, 1, "tf32 fp16"}};
+    batch_rows(kinds, COUNT_OF(kinds));
+}
+
+TEST(batch_rounded, "manual: the same where compute rounds to 16 bits, by amp_gemm_ex and amp_linear") {
+    static const batch_kind kinds[] = {{BATCH_PLAIN, AMP_F32, AMP_F32, AMP_F16, 0, "fp16"},
+                                       {BATCH_PLAIN, AMP_F32, AMP_F32, AMP_BF16, 0, "bf16"},
+                                       {BATCH_PLAIN, AMP_F16, AMP_F32, AMP_F16, 0, "stored fp16"},
+                                       {BATCH_PLAIN, AMP_F32, AMP_BF16, AMP_BF16, 0, "stored bf16"},
+                                       {BATCH_LINEAR, AMP_F32, AMP_F32, AMP_F32, 0, "linear fp32"},
+                                       {BATCH_LINEAR, AMP_F32, AMP_F32, AMP_F16, 0, "linear fp16"},
+                                       {BATCH_LINEAR, AMP_F32, AMP_F32, AMP_BF16, 0, "linear bf16"}};
+    batch_rows(kinds, COUNT_OF(kinds));
+}
+
+TEST(batch_scope, "manual: the same in a scope of autocast, also where the policy names the op") {
+    static const batch_kind kinds[] = {{BATCH_SCOPE, AMP_F32, AMP_F32, AMP_F16, 0, "fp16"},
+                                       {BATCH_SCOPE, AMP_F32, AMP_F32, AMP_BF16, 0, "bf16"},
+                                       {BATCH_SCOPE, AMP_F32, AMP_F16, AMP_F16, 0, "stored fp16"},
+                                       {BATCH_SCOPE, AMP_BF16, AMP_F32, AMP_BF16, 0, "stored bf16"},
+                                       {BATCH_NAMED, AMP_F32, AMP_F32, AMP_F16, 0, "named fp16"},
+                                       {BATCH_NAMED, AMP_F32, AMP_F32, AMP_BF16, 0, "named bf16"},
+                                       {BATCH_NAMED, AMP_F32, AMP_BF16, AMP_BF16, 0, "named, stored bf16"}};
+    batch_rows(kinds, COUNT_OF(kinds));
+}
+
+TEST(batch_cache, "manual: the same with a session's weight cache, of weights that were added and of others") {
+    static const batch_kind kinds[] = {{BATCH_CACHE, AMP_F32, AMP_F32, AMP_F16, 0, "fp16"},
+                                       {BATCH_CACHE, AMP_F32, AMP_F32, AMP_BF16, 0, "bf16"},
+                                       {BATCH_CACHE, AMP_F16, AMP_F32, AMP_F16, 0, "stored fp16"},
+                                       {BATCH_CACHE, AMP_BF16, AMP_F32, AMP_BF16, 0, "stored bf16"}};
+    batch_rows(kinds, COUNT_OF(kinds));
+}
+
 static float      alpha_seen;
 static amp_result see_alpha(const amp_backend *self, const amp_gemm_args *args) {
     (void)self;
@@ -1302,5 +1580,10 @@ int main(int argc, char **argv) {
     RUN(layers_in_place);
     RUN(layers_refuse);
     RUN(layers_bias);
+    RUN(guarded);
+    RUN(batch_stored);
+    RUN(batch_rounded);
+    RUN(batch_scope);
+    RUN(batch_cache);
     return test_end();
 }
