@@ -134,9 +134,11 @@
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
-   amp_cpu_force_tier("avx512"), or "neon", keeps to FMA where machines must agree. Three tiers,
-   for products with m and n at least 2 and m n k at least 2^15, have bits of their own; in all of
-   them bf16 subnormals and sums below 2^-126 count as 0:
+   amp_cpu_force_tier("avx512"), or "neon", keeps to FMA where machines must agree. A row of C has
+   the same bits for any m and at any place among them. Three tiers have bits of their own, AMX and
+   BFMMLA where m and n are at least 2 and m n k at least 2^15: there a row has one set of bits from
+   2^15 on, and in a scope fp16 from where it is rounded (m and n above 16, m n k at least 2^17). In
+   all three bf16 subnormals and sums below 2^-126 count as 0:
        AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time,
            the even and the odd ones apart. fp16 is split into two bf16 numbers, exactly, but an
            infinity may give NaN where A or B is not bf16. A's higher one times B's lower is added
@@ -268,7 +270,13 @@
    >>history
        0.9.0  New: AMP_PRESET_NONE: scale 1, never moves, bad steps are still skipped; a file has
               it as STATIC. A session's dtype and policy. In a report: the scaler, the type of each
-              gradient, and how many weights are not finite.
+              gradient, and how many weights are not finite. amp_tensor.own: tensors of your own
+              optimizer (Muon) beside AdamW's behind one check, norm, clip factor and skip; files
+              with such have a flag, for which 0.7.0 takes them for newer.
+              Small products and few rows are multiplied where they lie. The bits of a row of C no
+              longer depend on m: products of bf16 have other bits in the tier "avx512_bf16" where m
+              or n is 1 or m n k below 2^15, and a scope rounds by n and k alone.
+              AMP_IMPLEMENTATION under -std=c89 or -ansi is one error that says C99.
               In code for 0.7.0 change:
                   amp_optimizer_advice          amp_report_advice and its codes, in
                                                 examples/amp_report.h
@@ -1131,8 +1139,8 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
    of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM: into the
    cache of a session, if it has one; else a CPU rounds them as amp_gemm_args.compute does, where an
    override names the op or where that is faster (ampi_rounding_pays has the bounds).
-   Nothing is cast where compute is set, where a cache has no room, where all is fp32 and m n k is
-   below 32^3, nor, of fp32, with AMP_CBLAS on Apple: Accelerate is faster. */
+   Nothing is cast where compute is set, where a cache has no room, where all is fp32 and n k is
+   below 2^10, nor, of fp32, with AMP_CBLAS on Apple: Accelerate is faster. */
 #ifndef AMP_NO_AUTOCAST
 
 /* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
@@ -7091,8 +7099,8 @@ typedef struct ampi_engine {
     int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
     size_t least;                          /* m n k from which, m and n at least 2; or 0: all */
     void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
-    /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. With
-       a jump, rows are cut: their next ld elements are so far behind, and the last ones end in 0. */
+    /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. Where
+       jump is not 0, a row is cut into pieces of ld, that far apart; the last is filled with 0. */
     void (*lay)(float *dst, size_t ld, size_t jump, const ampi_operand *x, size_t step, size_t rows,
                 size_t n);
     /* The same turned: dst[i * ld + r]; more than n elements may be there. */
@@ -7256,12 +7264,12 @@ static void ampi_pack_words(const ampi_task *w, float *dst, int of_b, size_t r0,
         if (of_b) e->turn(dst + r / width * strip, width, &at, x.rs, some, ks, ks);
         else e->lay(dst + r / width * strip, AMPI_DEEP, width * AMPI_DEEP, &at, x.rs, some, ks);
     }
-    for (k = 0; k < ks && !of_b && x.cs != 1; k += AMPI_DEEP) /* groups of lines */
+    for (k = 0; k < ks && !of_b && x.cs != 1; k += AMPI_DEEP) /* along memory's rows */
         for (r = 0; r < rows; r += width) {
             const ampi_operand at = ampi_operand_at(x, r, k);
             const size_t       some = ampi_min(ks - k, AMPI_DEEP);
-            for (i = 0; i < AMPI_DEEP && k + 2 * AMPI_DEEP <= ks; i++) /* so far apart, */
-                AMPI_PREFETCH(ampi_at(at.x, x.type, (AMPI_DEEP + i) * x.cs)); /* not foreseen */
+            for (i = 0; w->group > 1 && i < AMPI_DEEP && k + 2 * AMPI_DEEP <= ks; i++)
+                AMPI_PREFETCH(ampi_at(at.x, x.type, (AMPI_DEEP + i) * x.cs)); /* too far apart */
             e->turn(dst + r / width * strip + k * width, AMPI_DEEP, &at, x.cs, some,
                     ampi_min(rows - r, width), w->m - r0 - r);
         }

@@ -84,7 +84,7 @@ fault 'scales of groups are not saved' ampi_walk_arrays 's/k < sizeof all/k + 2 
 fault 'nesterov is not loaded' ampi_keep_own \
     's/c->seen_updates = 0;/c->seen_updates = 0, c->nesterov = l->own.control.nesterov;/'
 fault 'skips in a row are lost' ampi_walk_fields \
-    's/ampi_number\(a, at,/if (f->at != offsetof(ampi_state, control.skipped_in_a_row)) &/'
+    's/ampi_number\(a, /if (f->at != offsetof(ampi_state, control.skipped_in_a_row)) &/'
 fault 'a learning rate of its own is lost' ampi_keep_own \
     's/if \(!state->has_lr\) state->has_lr = .*//'
 fault 'a learning rate in the file is not taken' ampi_load_all 's/plan->has_lr = .*/(void)0;/'
@@ -100,7 +100,7 @@ fault 'a changed header is loaded' ampi_read_header \
     's/if \(ampi_get_le\(header \+ 24\) != .*/if (0) return AMP_ERROR_CORRUPT;/'
 fault 'names are not compared' ampi_name 's/\(rest && memcmp.*/0))/'
 fault 'formats of masters are not compared' ampi_walk_storage \
-    's/else if \(z != masters && /else if (0 \&\& /'
+    's/else if \(file.masters != masters &&/else if (0 \&\&/'
 fault 'the kind is not compared' ampi_walk_state \
     's/ampi_same\(a, .*"desc.kind"\);/{ uint64_t x = opt->desc.kind; AMPI_NUMBER(a, x); }/'
 fault 'a load that fails leaks' ampi_load_end \
@@ -109,7 +109,8 @@ fault 'a save that fails leaks' ampi_save \
     's/ampi_release\(/if (a->result == AMP_OK) ampi_release(/'
 fault 'an error of write_fn is lost' ampi_flush 's/a->result = AMP_ERROR_WRITE;/(void)0;/'
 fault 'a report is not saved' ampi_save_begin 's/if \(opt->plan->record\)/if (0)/'
-fault 'a load in an open step' ampi_read_state 's/AMPI_BETWEEN/AMPI_PREPARED/'
+fault 'a load in an open step' '(amp_optimizer_load(_file)?|ampi_read_state)' \
+    's/AMPI_BETWEEN/AMPI_PREPARED/'
 # Scalers
 fault 'no scale is the default of STATIC' ampi_scaler_setup 's/none \? 1.0f : //; s/if \(none && .*/if (0) {/'
 fault 'an update counts nothing where the scaler is disabled' ampi_scaler_transition \
