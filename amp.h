@@ -3048,12 +3048,13 @@ enum { AMPI_FP_IEEE = 0 };
 static uint32_t ampi_fp_get(void) { return 0u; }
 static void     ampi_fp_end(uint32_t saved) { (void)saved; }
 #endif
-enum { AMPI_FP_FLUSH = 0x8040 }; /* x86: subnormals are 0, as for VDPBF16PS */
 static uint32_t ampi_fp_begin(void) {
     const uint32_t saved = ampi_fp_get();
     ampi_fp_end(AMPI_FP_IEEE);
     return saved;
 }
+/* Only x86: subnormals are 0 while FMA makes the sums that VDPBF16PS would. */
+static void ampi_fp_flush(int on) { ampi_fp_end((uint32_t)AMPI_FP_IEEE | (on ? 0x8040u : 0u)); }
 
 AMPI_COLD_BEGIN
 
@@ -7332,9 +7333,9 @@ static void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block
     }
     if (last && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
         ampi_claim(w, i, j, rows, cols);
-    if (x->odd) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
+    if (x->odd) ampi_fp_flush(1);
     e->kernel(x);
-    if (x->odd) ampi_fp_end(AMPI_FP_IEEE);
+    if (x->odd) ampi_fp_flush(0);
     if (x->out == all) e->write(w, all, e->cols, i, j, rows, cols);
 }
 
@@ -7440,9 +7441,9 @@ static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
                     at.type = at.as = AMP_F32;
                     at.rs   = at.cs = 1;
                 }
-                if (w->e->pairs) ampi_fp_end(AMPI_FP_IEEE | AMPI_FP_FLUSH);
+                if (w->e->pairs) ampi_fp_flush(1);
                 e->thin(sum, &at, rows, ks, v, (size_t)w->e->pairs);
-                if (w->e->pairs) ampi_fp_end(AMPI_FP_IEEE);
+                if (w->e->pairs) ampi_fp_flush(0);
             }
             if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, i, r, 1, rows);
             else e->write(w, sum, 1, r, i, rows, 1);

@@ -21,7 +21,7 @@
 #define EXPECTED_DRAWN 0x6e36b47b38efc75aull /* states that are rounded with random bits */
 #define EXPECTED_C     0x412367cb029dd163ull
 #define EXPECTED_FMA   0xfa277ae451ee0cf1ull
-#define EXPECTED_PAIRS 0xa81f37b957014aafull
+#define EXPECTED_PAIRS 0xfa2bd00ea6fcca84ull
 #define EXPECTED_MMLA  0xf713238ef4e1ae75ull
 #define EXPECTED_TILES 0xc6211db70f2b200dull
 

@@ -1554,7 +1554,7 @@ static void call_scaler(void) {
 }
 
 /* ------------------------------------------------------------------------------------ a session
-   Products of 1024 x 4 numbers with the first 32 of a weight, as 4 x 8: copies of weights last
+   Products of the first 32 numbers of a weight, as 8 x 4, with 4 x 1024: copies of weights last
    until they change, or amp_session_changed says so. */
 
 static amp_session the_session;
@@ -1631,10 +1631,10 @@ static void call_product(int i) {
     for (k = 0; k < 32; k++) put_value(b, AMP_F16, k, copy[k]);
     for (k = 0; k < 1024 * 4; k++) put_value(activations, AMP_F32, k, (f32)(0x3f800000 + 37 * k));
     for (k = 0; k < 1024 * 4; k++) put_value(a, AMP_F16, k, (f32)(0x3f800000 + 37 * k));
-    SAME("a product", amp_gemm(NULL, 0, 0, 1024, 8, 4, 1.0f, activations, AMP_F32, 0, x, AMP_F32, 0,
+    SAME("a product", amp_gemm(NULL, 1, 0, 8, 1024, 4, 1.0f, x, AMP_F32, 0, activations, AMP_F32, 0,
                                0.0f, product[0], AMP_F32, 0), AMP_OK);
     scope = amp_autocast_use(NULL);
-    SAME("a product", amp_gemm(NULL, 0, 0, 1024, 8, 4, 1.0f, a, AMP_F16, 0, b, AMP_F16, 0,
+    SAME("a product", amp_gemm(NULL, 1, 0, 8, 1024, 4, 1.0f, b, AMP_F16, 0, a, AMP_F16, 0,
                                0.0f, product[1], AMP_F32, 0), AMP_OK);
     amp_autocast_use(scope);
     for (k = 0; k < 1024 * 8; k++)
