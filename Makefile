@@ -60,7 +60,7 @@ ci: ## what else a change can break, beyond make test: other compilers, processo
 	$(Q)rm -f $(call logs,$(CI_SUITES))
 	$(Q)$(RUN) $(call logs,$(CI_SUITES))
 
-check: ## both in full, proofs, fuzzing for two minutes, MinGW and wine: over an hour
+check: ## both in full, proofs, fuzzing for two minutes, MinGW and wine: one to two hours
 	$(Q)mkdir -p $(BUILD)/tests && $(FRESH)
 	$(Q)export AMP_QUICK=0; $(RUN) $(call logs,$(TEST_SUITES) $(CI_SUITES) $(CHECK_SUITES))
 
