@@ -7318,8 +7318,8 @@ static size_t ampi_step_up(size_t n, size_t step) { return (n + step - 1) & ~(st
 
 /* The block of C at (i, j); after the last k, what becomes of its sums. Packed columns that are not
    there are 0, and are multiplied as well. */
-static void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block *x, size_t i,
-                            size_t j, int last) {
+AMPI_HOST AMPI_ALWAYS void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block *x,
+                                           size_t i, size_t j, int last) {
     const size_t rows = x->rows, cols = x->cols;
     float        room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
     float       *all = (float *)(void *)ampi_align(room);
@@ -9910,7 +9910,7 @@ AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
     return AMPI_(get_as)(copy, type, 0);
 }
 /* A call of memcpy takes longer, and on AMD's processors a masked store. */
-AMPI_HERE void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
+AMPI_LOOP void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
     uint32_t     copy[AMPI_W];
     const size_t bytes = n * (type == AMP_F32 ? 4 : 2);
     size_t       size;
@@ -10052,7 +10052,8 @@ AMPI_LOOP void AMPI_(turn)(float *dst, size_t ld, const ampi_operand *x, size_t 
                            size_t n, size_t there) {
     float  v[AMPI_W * AMPI_W];
     size_t i, r, q;
-    AMPI_COUNTED(AMPI_(turn_as), x, dst, ld, x->x, step, rows, n, there);
+    if (x->as == AMP_F32) AMPI_(turn_as)(AMP_F32, AMP_F32, dst, ld, x->x, step, rows, n, there);
+    else AMPI_(turn_as)(x->type, x->as, dst, ld, x->x, step, rows, n, there);
     for (i = 0; i < n; i += AMPI_W)
         for (r = there - i < AMPI_W ? 0 : rows / AMPI_W * AMPI_W; r < rows; r += AMPI_W) {
             ampi_operand at = *x;
@@ -10250,10 +10251,13 @@ AMPI_HOST ampi_f32x4 ampi_get_first_x4(const void *base, amp_dtype type, size_t 
     (void)type;
     return n < AMPI_W ? ampi_few_x4(base, n) : ampi_get_x4(base, 0);
 }
+static AMPI_NOINLINE void ampi_put_few_x4(void *base, size_t n, ampi_f32x4 x) {
+    memcpy(base, &x, n * sizeof(float));
+}
 AMPI_HOST void ampi_put_first_x4(void *base, amp_dtype type, size_t n, ampi_f32x4 x) {
     (void)type;
-    if (n >= AMPI_W) ampi_put_x4(base, 0, x);
-    else memcpy(base, &x, n * sizeof(float));
+    if (n < AMPI_W) ampi_put_few_x4(base, n, x);
+    else ampi_put_x4(base, 0, x);
 }
 
 enum { AMPI_W4 = AMPI_W };
@@ -10272,15 +10276,17 @@ enum { AMPI_W4 = AMPI_W };
 
 #ifndef AMPI_SUMS /* of its own */
 /* One k of R rows of C vectors, of the last of which n columns are there: constants where it is
-   inlined, so that sums stay in registers. Rows lie in pairs. */
-AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t **a, size_t rs, const uint32_t *b,
-                             size_t n, const size_t R, const size_t C) {
+   inlined, so that sums stay in registers. Rows are at p, or in pairs at a. */
+AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t **a, size_t rs,
+                             const uint32_t *b, size_t n, const size_t R, const size_t C,
+                             const int whole) {
     AMPI_V y[2];
     size_t r, c;
-    y[0] = C == 2 ? AMPI_(get)(b, 0) : AMPI_(get_first)(b, AMP_F32, n);
-    if (C == 2) y[1] = AMPI_(get_first)(b + AMPI_W, AMP_F32, n);
+    y[0] = C == 2 || whole ? AMPI_(get)(b, 0) : AMPI_(get_first)(b, AMP_F32, n);
+    if (C == 2) y[1] = whole ? AMPI_(get)(b, AMPI_W) : AMPI_(get_first)(b + AMPI_W, AMP_F32, n);
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        const AMPI_V ar = AMPI_(splat)(ampi_load_f32(a[r / 2], r % 2 * rs));
+        const AMPI_V ar = AMPI_(splat)(whole ? ampi_load_f32(p, r * AMPI_DEEP)
+                                             : ampi_load_f32(a[r / 2], r % 2 * rs));
         AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
     }
 }
@@ -10288,9 +10294,9 @@ AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t **a, size_t rs, cons
 AMPI_IN size_t AMPI_(row)(size_t r, size_t rows) {
     return rows > 1 ? ampi_min(r & ~(size_t)1, rows - 2) + r % 2 : 0;
 }
-/* Whole: all of it is there, and packed. */
+/* Whole: all R rows are there, and packed, as are the columns. */
 AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, const int whole) {
-    const uint32_t *a[(3 * AMPI_ROW_STEP + 1) / 2], *b = x->b;
+    const uint32_t *p = x->a, *a[(3 * AMPI_ROW_STEP + 1) / 2], *b = x->b;
     const size_t    rows = whole ? R : x->rows, odd = whole ? 0 : x->odd;
     const size_t    rs = whole ? (size_t)AMPI_DEEP : rows > 1 ? x->rs : 0;
     const size_t    last = whole ? AMPI_W : x->cols - (C - 1) * AMPI_W;
@@ -10300,49 +10306,51 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
     AMPI_V          s[3 * AMPI_ROW_STEP][2];
     size_t          r, c, k, q;
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        const float *in = x->in + AMPI_(row)(r, rows) * 2 * AMPI_W;
-        if (r % 2 == 0) a[r / 2] = x->a + AMPI_(row)(r, rows) * rs + odd * x->cs;
+        const size_t at = AMPI_(row)(r, rows);
+        if (r % 2 == 0) a[r / 2] = x->a + at * rs + odd * x->cs;
         AMPI_UNROLL for (c = 0; c < C; c++)
-            s[r][c] = x->in ? AMPI_(get)(in, c * AMPI_W) : AMPI_(splat)(0.0f);
+            s[r][c] = x->in ? AMPI_(get)(x->in, (at * 2 + c) * AMPI_W) : AMPI_(splat)(0.0f);
     }
     b += odd * x->ldb;
     for (k = 0; k < x->words; k += x->piece) {
         const size_t n = ampi_min(x->words - k, x->piece);
-        if (whole && n == AMPI_DEEP) { /* or counting takes FMAs' time */
+        if (whole && R * C == 6 * AMPI_ROW_STEP && n == AMPI_DEEP) { /* or counting takes time */
             AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, b += ldb) {
-                AMPI_(add_word)(s, a, rs, b, last, R, C);
-                AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += cs;
+                AMPI_(add_word)(s, p + q, a, rs, b, last, R, C, whole);
             }
         } else {
-            for (q = n; q--; cs ^= next_cs, ldb ^= next_ldb) {
-                AMPI_(add_word)(s, a, rs, b, last, R, C);
+            for (q = 0; q < n; q++, cs ^= next_cs, ldb ^= next_ldb) {
+                AMPI_(add_word)(s, p + q, a, rs, b, last, R, C, whole);
                 AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += cs;
                 b += ldb;
             }
         }
+        p += AMPI_DEEP + x->next;
         AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
     }
     AMPI_UNROLL for (r = 0; r < R; r++) {
         float *out = x->out + AMPI_(row)(r, rows) * x->ld;
         if (C == 2) AMPI_(put)(out, 0, s[r][0]);
-        AMPI_(put_first)(out + (C - 1) * AMPI_W, AMP_F32, last, s[r][C - 1]);
+        if (last == AMPI_W) AMPI_(put)(out, (C - 1) * AMPI_W, s[r][C - 1]);
+        else AMPI_(put_first)(out + (C - 1) * AMPI_W, AMP_F32, last, s[r][C - 1]);
     }
     AMPI_(done)();
 }
 #endif
 AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
+    enum { PACKED = (AMPI_PASS & AMPI_PASS_KERNELS) != 0 }; /* always, and in steps of rows */
     const size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP;
-    const int    few = x->rows <= AMPI_ROW_STEP / 2;
+    const int    few = !PACKED && x->rows <= AMPI_ROW_STEP / 2;
     switch ((few ? 0 : steps * 2) + (x->cols > AMPI_W)) {
     case 0: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 1, 0); break;
     case 1: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 2, 0); break;
-    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, 0); break;
-    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2, 0); break;
-    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1, 0); break;
-    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, 0); break;
-    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, 0); break;
+    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, PACKED); break;
+    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2, PACKED); break;
+    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1, PACKED); break;
+    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, PACKED); break;
+    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, PACKED); break;
     default:
-        if (AMPI_PASS & AMPI_PASS_KERNELS || (x->next && x->rows == 3 * AMPI_ROW_STEP))
+        if (PACKED || (x->next && x->rows == 3 * AMPI_ROW_STEP))
             AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
         else
             AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
