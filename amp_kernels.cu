@@ -1490,9 +1490,10 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
 AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
     const uint64_t all = plan.num_chunks << plan.split;
     if (rows) return ampi_touched_row(plan, k, s);
-    if (k < all) *s = ampi_share_of(plan, all - 1 - k);
-    if (k < all && s->slot->sparse) s->count = 0;
-    return k < all;
+    if (k >= all) return false;
+    *s = ampi_share_of(plan, all - 1 - k);
+    if (s->slot->sparse) s->count = 0;
+    return true;
 }
 
 /* B in a step that is sampled, where masters and moments are of fp32. */
@@ -1521,11 +1522,12 @@ AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
 /* The compiler knows whether it is behind B, or it would spill registers. */
 template <int KIND, bool ROWS = false>
 AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, bool) {
-    ampi_share s;
     if (!ROWS) ampi_wait_for_previous();
     const bool sampled = !ROWS && ampi_sampled(&plan), skip = plan.control->gate.skip != 0;
     if (sampled) ampi_update_sampled<KIND>(plan);
-    for (uint64_t k = blockIdx.x; !sampled && ampi_next_share(plan, ROWS, k, &s); k += gridDim.x) {
+    for (uint64_t k = blockIdx.x; !sampled; k += gridDim.x) {
+        ampi_share s; /* of one turn: a value kept from turn to turn takes registers */
+        if (!ampi_next_share(plan, ROWS, k, &s)) break;
         if (s.count == 0 || !s.grad.base) continue;
         if (!skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
         else if (plan.zero_grad) ampi_clear(s.grad, s.count);
