@@ -261,13 +261,12 @@ template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
     return (T *)p;
 }
 
-/* An element that was read by bytes. That it goes through here keeps nvcc 13.0 for 10.0 from
-   reading it in one, as it does where an aligned load of the same element stands in the other
-   branch. */
-AMPI_DEVICE uint32_t ampi_by_bytes(uint32_t u) {
-#if defined(__CUDA_ARCH__)
-    asm("" : "+r"(u));
-#endif
+/* An element that is not aligned. A loop: of four loads in a row nvcc makes conditional ones, which
+   keep a register each, or one of all, as in the branch of those that are aligned. */
+AMPI_DEVICE uint32_t ampi_by_bytes(const char *p, unsigned size) {
+    uint32_t u = 0;
+#pragma unroll 1
+    while (size--) u = u << 8 | *ampi_global<const uint8_t>(p + size);
     return u;
 }
 
@@ -313,12 +312,9 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
     }
     template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
         raw<N> r;
-        if (type == AMP_F32)
-            r.w[0] = by_element ? *ampi_global<const uint32_t>(base + i * 4)
-                                : ampi_by_bytes(ampi_load_u32(base, i));
-        else
-            r.w[0] = by_element ? *ampi_global<const uint16_t>(base + i * 2)
-                                : ampi_by_bytes(ampi_load_u16(base, i));
+        if (!by_element) r.w[0] = ampi_by_bytes(base + i * size(), size());
+        else if (type == AMP_F32) r.w[0] = *ampi_global<const uint32_t>(base + i * 4);
+        else r.w[0] = *ampi_global<const uint16_t>(base + i * 2);
         return r;
     }
     template <int N> AMPI_MEMBER void expand(const uint32_t *w, uint32_t *u) const {
@@ -1389,14 +1385,13 @@ template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
         uint32_t g[N], p[N], x[N], y[N];
         grad.template expand<N>(r.grad.w, g);
         master.template expand<N>(r.master.w, p);
-        if (has_m) m.template expand<N>(r.m.w, x);
-        if (HAS_V) v.template expand<N>(r.v.w, y);
+        m.template expand<N>(r.m.w, x);
+        v.template expand<N>(r.v.w, y);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const float gk = ampi_unscale(g[k], t.factor);
-            float       pk = ampi_f32_from_bits(p[k]), mk = 0.0f, vk = 0.0f;
-            if (has_m) mk = ampi_f32_from_bits(x[k]);
-            if (HAS_V) vk = ampi_f32_from_bits(y[k]);
+            float       pk = ampi_f32_from_bits(p[k]);
+            float       mk = ampi_f32_from_bits(x[k]), vk = ampi_f32_from_bits(y[k]);
             ampi_optimize((amp_kind)KIND, has_m, &t.rates, gk, &pk, &mk, &vk);
             if (HAS_V) y[k] = ampi_bits_of_f32(vk);
             p[k] = ampi_bits_of_f32(pk);
@@ -1427,10 +1422,10 @@ template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_range &t, unsig
     const bool     rare  = t.model.base && t.model.type == AMP_F32;
     const unsigned first = rare ? count + 1 : t.master.head(4); /* behind the end: no groups */
     const ampi_segment s = ampi_groups_in(4, first, count, t.grad, t.master, t.m, t.v, t.model);
+    ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), s, count); /* two spill */
     if (t.grad.type == AMP_F16) ampi_step_groups<KIND, AMP_F16>(t, s);
     else if (t.grad.type == AMP_BF16) ampi_step_groups<KIND, AMP_BF16>(t, s);
     else ampi_step_groups<KIND, AMP_F32>(t, s);
-    ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), s, count); /* two spill */
 }
 
 /* The k-th of the rows that are touched, in the order of tables. Is there one? */
@@ -1495,9 +1490,10 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
 AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
     const uint64_t all = plan.num_chunks << plan.split;
     if (rows) return ampi_touched_row(plan, k, s);
-    if (k < all) *s = ampi_share_of(plan, all - 1 - k);
-    if (k < all && s->slot->sparse) s->count = 0;
-    return k < all;
+    if (k >= all) return false;
+    *s = ampi_share_of(plan, all - 1 - k);
+    if (s->slot->sparse) s->count = 0;
+    return true;
 }
 
 /* B in a step that is sampled, where masters and moments are of fp32. */
@@ -1526,11 +1522,12 @@ AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
 /* The compiler knows whether it is behind B, or it would spill registers. */
 template <int KIND, bool ROWS = false>
 AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, bool) {
-    ampi_share s;
     if (!ROWS) ampi_wait_for_previous();
     const bool sampled = !ROWS && ampi_sampled(&plan), skip = plan.control->gate.skip != 0;
     if (sampled) ampi_update_sampled<KIND>(plan);
-    for (uint64_t k = blockIdx.x; !sampled && ampi_next_share(plan, ROWS, k, &s); k += gridDim.x) {
+    for (uint64_t k = blockIdx.x; !sampled; k += gridDim.x) {
+        ampi_share s; /* of one turn: a value kept from turn to turn takes registers */
+        if (!ampi_next_share(plan, ROWS, k, &s)) break;
         if (s.count == 0 || !s.grad.base) continue;
         if (!skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
         else if (plan.zero_grad) ampi_clear(s.grad, s.count);

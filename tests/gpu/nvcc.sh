@@ -1,6 +1,7 @@
 # What the CUDA compiler makes of amp_kernels.cu and the CUDA examples: warnings, registers, spills,
 # and the loops in SASS: instructions, loads in front of their uses, loads under way at once.
-# Nothing runs, no GPU is needed. usage: [NVDISASM=PROGRAM] [OBJECTS=BUILD/tests] nvcc.sh OUTDIR
+# Nothing runs, no GPU is needed.
+# usage: [NVCC_11_8="nvcc [FLAGS]"] [NVCC_13_5=...] [NVDISASM=PROGRAM] [OBJECTS=BUILD/tests] nvcc.sh OUTDIR
 # Where the toolkit came without nvdisasm, that of BUILD/tools is taken, where .ci/run puts PyPI's (5 MB); make cuda and
 # make check do so, too.
 # make ci compiles the kernels for the newest GPU, and leaves the others, and the programs, to
@@ -16,63 +17,99 @@ storages='fp32 4100 54, fp32+bf16 2300 77, fp32+8bit 2122 105, split 3300 62, sp
     split+8bit 1322 105, 24bit+8bit 1232 109, sr 3200 65, sr+bf16 1400 82, sr+8bit 1222 105'
 have "$NVCC" || { skip "$NVCC" 'not found'; finish; }
 flags="-std=c++14 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra"
-echo "# $($NVCC --version | sed -n 's/.*release/CUDA release/p')"
-archs=
-for arch in 75 80 86 89 90 100 120; do # an older toolkit knows fewer
-    if $NVCC --list-gpu-arch | grep -qx "compute_$arch"; then archs="$archs $arch"; fi
-done
-if quick && [ "$archs" ]; then
-    set -- $archs
-    archs=" $(eval echo "\${$#}")"
-fi
 
-code=
-for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
-programs=$(quick || ls examples/*.cu examples/*/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
-echo '#include <nccl.h>' > "$out/nccl.cu"
-if $NVCC -E "$out/nccl.cu" > /dev/null 2>&1; then libs="$libs -lnccl"
-else
-    [ -z "$programs" ] || programs=$(grep -L '<nccl.h>' $programs)
-    skip ddp_nccl 'no nccl.h'
-fi
+release_of() { $1 --version | sed -n 's/.*release \([0-9.]*\).*/\1/p'; }
 
-# Everything is compiled once, for all architectures.
-rm -rf "$out/keep" "$out/sass"
-mkdir -p "$out/keep"
-$NVCC $flags $code -Xptxas -v,-warn-spills,-warn-lmem-usage --keep --keep-dir "$out/keep" \
-    -c amp_kernels.cu -o "$out/kernels.o" > "$out/kernels.log" 2>&1
-for program in $programs; do
-    name=$(basename "$program" .cu)
-    rm -f "$out/$name.o"
-    $NVCC $flags $code -c "$program" -o "$out/$name.o" > "$out/$name.log" 2>&1
-done
+# compile "NVCC [FLAGS]" DIR: kernels and programs, once, for all architectures.
+compile() {
+    nvcc=$1 dir=$2 release=$(release_of "$1") archs= code=
+    for arch in 75 80 86 89 90 100 120; do # an older toolkit knows fewer
+        if $nvcc --list-gpu-arch | grep -qx "compute_$arch"; then archs="$archs $arch"; fi
+    done
+    if quick && [ "$archs" ]; then
+        set -- $archs
+        archs=" $(eval echo "\${$#}")"
+    fi
+    for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
+    rm -rf "$dir/keep"
+    mkdir -p "$dir/keep"
+    programs=$(quick || ls examples/*.cu examples/*/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
+    echo '#include <nccl.h>' > "$dir/nccl.cu"
+    if $nvcc -E "$dir/nccl.cu" > /dev/null 2>&1; then libs="$libs -lnccl"
+    else
+        [ -z "$programs" ] || programs=$(grep -L '<nccl.h>' $programs)
+        skip "$release: ddp_nccl" 'no nccl.h'
+    fi
+    $nvcc $flags $code -Xptxas -v,-warn-spills,-warn-lmem-usage --keep --keep-dir "$dir/keep" \
+        -c amp_kernels.cu -o "$dir/kernels.o" > "$dir/kernels.log" 2>&1
+    for program in $programs; do
+        name=$(basename "$program" .cu)
+        rm -f "$dir/$name.o"
+        $nvcc $flags $code -c "$program" -o "$dir/$name.o" > "$dir/$name.log" 2>&1
+    done
+    # ARCHITECTURE FUNCTION REGISTERS SPILLED-BYTES (stack included) of each kernel
+    awk '/Compiling entry function/ {split($0, word, "\047"); name = word[2]; arch = word[4]}
+         / bytes stack frame/ {spilled = $1 + $5 + $9}
+         /Used [0-9]+ registers/ {sub(/.*Used /, ""); print arch, name, $1, spilled}' \
+        "$dir/kernels.log" > "$dir/usage"
+    # A table of registers; behind those of a kernel that spills, its bytes.
+    awk -v release="$release" -v archs="$archs" '
+        BEGIN {archs_n = split(archs, arch, " ")}
+        {
+            name = $2
+            sub(/.*ampi_/, "", name); sub(/_kernel/, "", name)
+            sub(/EEv8amp_plan.*|8amp_plan.*|yPKj.*|PK?v.*|10ampi_binds.*|EEvPf.*|Pf.*|13amp_gemm_args.*|P10amp_scaler.*/, "", name)
+            sub(/^update.*ILi1/, "adamw", name); sub(/^update.*ILi2/, "sgd", name)
+            sub(/^update.*ILi3/, "lion", name)
+            sub(/ELb0/, "", name); sub(/ELb1/, " rows", name)
+            sub(/^coded.*ILi1/, "adamw coded", name); sub(/^coded.*ILi2/, "sgd coded", name)
+            sub(/^coded.*ILi3/, "lion coded", name)
+            sub(/^around.*ILi2/, "unscale", name); sub(/^around.*ILi3/, "model", name)
+            sub(/^around.*ILi4/, "carry", name)
+            if (!(name in known)) order[++kernels] = name
+            known[name]
+            used[name, $1] = $3 ($4 ? "+" $4 : "")
+        }
+        END {
+            printf "registers %-14s", release
+            for (a = 1; a <= archs_n; a++) printf "%8s", "sm_" arch[a]
+            print ""
+            for (k = 1; k <= kernels; k++) {
+                printf "registers %-14s", order[k]
+                for (a = 1; a <= archs_n; a++) printf "%8s", used[order[k], "sm_" arch[a]]
+                print ""
+            }
+        }' "$dir/usage"
+    for arch in $archs; do
+        awk -v arch="sm_$arch" '$1 == arch {spilled += $4; kernels++}
+            END {exit spilled != 0 || kernels < 16}' "$dir/usage"
+        if [ $? = 0 ]; then ok "$release: sm_$arch: no kernel spills"
+        else fail "$release: sm_$arch: kernels spill, or warn" "$dir/kernels.log"; fi
+    done
+}
 
-# ARCHITECTURE FUNCTION REGISTERS SPILLED-BYTES (stack included) of each kernel
-awk '/Compiling entry function/ {split($0, word, "\047"); name = word[2]; arch = word[4]}
-     / bytes stack frame/ {spilled = $1 + $5 + $9}
-     /Used [0-9]+ registers/ {sub(/.*Used /, ""); print arch, name, $1, spilled}' \
-    "$out/kernels.log" > "$out/usage"
+# The other toolkits that are there or named, in make check: NVCC_11_8="nvcc [FLAGS]", NVCC_13_5=... Not linked:
+# who unpacks a toolkit to compile with it needs no cuBLAS of it.
+others=$(quick || { env | sed -n 's/^NVCC_[0-9][0-9_]*=//p'; ls /usr/local/cuda-*/bin/nvcc 2> /dev/null; })
+tried=" $(release_of "$NVCC") "
+while read -r other; do
+    have "$other" || { [ -z "$other" ] || fail "$other: not found"; continue; }
+    release=$(release_of "$other")
+    case $tried in *" $release "*) continue ;; esac
+    tried="$tried$release "
+    compile "$other" "$out/$release"
+    for program in $programs; do
+        name=$(basename "$program" .cu)
+        if [ -f "$out/$release/$name.o" ]; then ok "$release: $name: compiles for sm:$archs"
+        else fail "$release: $name: does not compile" "$out/$release/$name.log"; fi
+    done
+done <<OTHERS
+$others
+OTHERS
+quick || [ "$tried" != " $(release_of "$NVCC") " ] ||
+    skip toolkits 'one alone: NVCC_11_8="nvcc [FLAGS]", NVCC_13_5=... name others'
 
-# One line for each architecture: the registers of each kernel, and that nothing spills.
-for arch in $archs; do
-    awk -v arch="sm_$arch" '$1 == arch {
-             name = $2
-             sub(/.*ampi_/, "", name); sub(/_kernel/, "", name)
-             sub(/EEv8amp_plan.*|8amp_plan.*|yPKj.*|Pv.*|10ampi_binds.*|EEvPf.*|Pf.*|13amp_gemm_args.*|P10amp_scaler.*/, "", name)
-             sub(/^update.*ILi1/, "adamw", name); sub(/^update.*ILi2/, "sgd", name)
-             sub(/^update.*ILi3/, "lion", name)
-             sub(/ELb0/, "", name); sub(/ELb1/, " rows", name)
-             sub(/^around.*ILi2/, "unscale", name); sub(/^around.*ILi3/, "model", name)
-             sub(/^around.*ILi4/, "carry", name)
-             printf "%s %d, ", name, $3
-             spilled += $4
-             kernels++
-         }
-         END {printf "spilled %d bytes\n", spilled; exit spilled != 0 || kernels < 16}' \
-        "$out/usage" > "$out/registers"
-    if [ $? = 0 ]; then ok "sm_$arch: registers $(cat "$out/registers")"
-    else fail "sm_$arch: registers $(cat "$out/registers")" "$out/kernels.log"; fi
-done
+compile "$NVCC" "$out"
 
 find_disassembler() {
     disasm=$(command -v "${NVDISASM:-nvdisasm}") && return
