@@ -7062,6 +7062,7 @@ enum {
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which bf16 that goes in pairs is not packed       */
     AMPI_SMALL       = 1 << 21, /* m n k up to which what lies well is not packed               */
+    AMPI_NEAR_B      = 1 << 20, /* n k up to which few rows read B where it lies                */
     AMPI_ROOM_A      = 1 << 12, /* floats of op(A), where it is converted                       */
     AMPI_ROOM_B      = 1 << 14, /* of op(B)                                                     */
     AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
@@ -7256,23 +7257,23 @@ static void ampi_pack_words(const ampi_task *w, float *dst, int of_b, size_t r0,
     const ampi_engine *e = w->e;
     const ampi_operand x = ampi_operand_at(w->x[of_b], r0, k0);
     const size_t width = of_b ? e->cols : e->rows, rows = ampi_min(r1, of_b ? w->n : w->m) - r0;
-    const size_t ks = k1 - k0, strip = ampi_strip(w, width, ks);
+    const size_t ks = k1 - k0, strip = ampi_strip(w, width, ks), span = of_b ? 8 * width : width;
     size_t       r, k, i;
-    if (of_b && x.cs != 1) e->lay(dst, width, strip, &x, x.cs, ks, rows);
     for (r = 0; r < rows && x.cs == 1; r += width) {
         const ampi_operand at = ampi_operand_at(x, r, 0);
         const size_t       some = ampi_min(rows - r, width);
         if (of_b) e->turn(dst + r / width * strip, width, &at, x.rs, some, ks, ks);
         else e->lay(dst + r / width * strip, AMPI_DEEP, width * AMPI_DEEP, &at, x.rs, some, ks);
     }
-    for (k = 0; k < ks && !of_b && x.cs != 1; k += AMPI_DEEP) /* along memory's rows */
-        for (r = 0; r < rows; r += width) {
+    for (k = 0; k < ks && x.cs != 1; k += AMPI_DEEP)
+        for (r = 0; r < rows; r += span) {
             const ampi_operand at = ampi_operand_at(x, r, k);
-            const size_t       some = ampi_min(ks - k, AMPI_DEEP);
-            for (i = 0; w->group > 1 && i < AMPI_DEEP && k + 2 * AMPI_DEEP <= ks; i++)
+            const size_t       deep = ampi_min(ks - k, AMPI_DEEP), some = ampi_min(rows - r, span);
+            float             *to = dst + r / width * strip + k * width;
+            for (i = 0; !of_b && w->group > 1 && i < AMPI_DEEP && k + 2 * AMPI_DEEP <= ks; i++)
                 AMPI_PREFETCH(ampi_at(at.x, x.type, (AMPI_DEEP + i) * x.cs)); /* too far apart */
-            e->turn(dst + r / width * strip + k * width, AMPI_DEEP, &at, x.cs, some,
-                    ampi_min(rows - r, width), w->m - r0 - r);
+            if (of_b) e->lay(to, width, strip, &at, x.cs, deep, some);
+            else e->turn(to, AMPI_DEEP, &at, x.cs, deep, some, w->m - r0 - r);
         }
 }
 static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t r0, size_t r1,
@@ -7543,7 +7544,8 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
              (m == 2 ? w->x[1].rs != 1 : n == 2 && w->x[0].rs != 1))
         w->run = ampi_gemm_thin;
     else if ((w->e->pairs ? k % 2 == 0 && !ampi_work_above(m, n, k, AMPI_GEMM_TINY)
-                          : m <= w->e->rows || !ampi_work_above(m, n, k, AMPI_SMALL)) &&
+                          : (m <= w->e->rows && !ampi_work_above(1, n, k, AMPI_NEAR_B)) ||
+                                !ampi_work_above(m, n, k, AMPI_SMALL)) &&
              w->e->least == 0 && ampi_fits(&w->x[0], 0, m, k) && ampi_fits(&w->x[1], 1, n, k))
         w->run = ampi_gemm_small;
     else w->run = ampi_gemm_product;
