@@ -88,7 +88,7 @@
        amp_optimizer_end_step(&opt);                   steps the others; new scale, new copies
    end_step reads gradients of the others again: until then leave them as they are, or they step
    by what you wrote there (examples/pitfalls.c). desc.zero_grad clears all at the right time.
-   Tensors with own are stored in fp32, whatever desc.storage is, and have no moments in amp.h.
+   Tensors with own are stored in fp32, whatever storage says, and have no moments in amp.h.
    Without a learning rate begin_step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED:
    amp_optimizer_step and _carry; own in shards, or with rows.
 
@@ -159,7 +159,7 @@
        another build or machine: steps the same bits, for compilers, flags, instruction sets, byte
            order, CPU or GPU, grids, graphs (but sign and payload of a NaN that comes of an infinite
            weight or moment, or of a check that is disabled). Products: within FMA, tiles, pairs,
-           BFMMLA and plain C; on a GPU no (bits.sh; test_cuda.cpp: own_steps to shards, grids;
+           BFMMLA and plain C, but sign and payload of a NaN; on a GPU no (bits.sh; test_cuda.cpp: own_steps to shards, grids;
            tests/gpu/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
@@ -856,10 +856,11 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 
 /* Memory of products. A CPU packs in backend->workspace if that is as large as this says for the
    largest m, n and k, for OpenMP's threads of now (about 1.1 MB each, 3.2 MB if k is above 512);
-   else on the stack, at most 128 KiB (140 at -O0; all other calls: 64), and if m n k is above 2^22
-   in memory from malloc, freed on return (without it slower). On AMX a C that begins at no multiple
-   of 64 costs up to a quarter of the speed. CUDA wants A and B of one type, and C of that or fp32
-   (AMP_ERROR_MIXED_TYPES); in a capture a workspace (AMP_ERROR_WORKSPACE). */
+   else on the stack, at most 128 KiB (140 at -O0; small products always, at most 96; all other
+   calls: 64), and if m n k is above 2^22 in memory from malloc, freed on return (without it
+   slower). On AMX a C that begins at no multiple of 64 costs up to a quarter of the speed. CUDA
+   wants A and B of one type, and C of that or fp32 (AMP_ERROR_MIXED_TYPES); in a capture a
+   workspace (AMP_ERROR_WORKSPACE). */
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
 /* ----------------------------------------------------------------- >>api  ranks
@@ -1068,8 +1069,8 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16,
    too; how they round: >>core storage. A state file has desc.seed.
 
-   With keep_fp32 a tensor is stored in fp32, but for the moments of a storage of its own whose
-   master is F32. Where masters are not fp32, prepare copies weight, then fills it with NaN, and
+   With own a tensor is stored in fp32; with keep_fp32, too, but for the moments of a storage of its
+   own whose master is F32. Where masters are not fp32, prepare copies weight, then fills it with NaN, and
    nothing uses it after that: amp_optimizer_master is NULL, forward reads amp_optimizer_model, a
    session refuses the optimizer.
    A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
@@ -4454,7 +4455,7 @@ static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_
 static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t) {
     static const amp_storage fp32 = {AMP_FORMAT_F32, AMP_FORMAT_F32};
     const int                kept = t->storage && t->storage->master == AMP_FORMAT_F32;
-    if (t->own || (t->keep_fp32 && !kept)) return fp32;
+    if ((t->own && opt->desc.kind != AMP_KIND_OWN) || (t->keep_fp32 && !kept)) return fp32;
     return t->storage ? *t->storage : opt->storage;
 }
 
@@ -7262,8 +7263,10 @@ static void ampi_pack_words(const ampi_task *w, float *dst, int of_b, size_t r0,
     for (r = 0; r < rows && x.cs == 1; r += width) {
         const ampi_operand at = ampi_operand_at(x, r, 0);
         const size_t       some = ampi_min(rows - r, width);
-        if (of_b) e->turn(dst + r / width * strip, width, &at, x.rs, some, ks, ks);
-        else e->lay(dst + r / width * strip, AMPI_DEEP, width * AMPI_DEEP, &at, x.rs, some, ks);
+        float             *to = dst + r / width * strip;
+        if (of_b && some % e->col_step) memset(to, 0, strip * sizeof *to);
+        if (of_b) e->turn(to, width, &at, x.rs, some, ks, ks);
+        else e->lay(to, AMPI_DEEP, width * AMPI_DEEP, &at, x.rs, some, ks);
     }
     for (k = 0; k < ks && x.cs != 1; k += AMPI_DEEP)
         for (r = 0; r < rows; r += span) {
@@ -7644,7 +7647,8 @@ static int ampi_gemm_cblas(const ampi_task *w) {
     const amp_gemm_args *g = w->g;
     size_t               i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->compute ||
-        g->bias || g->relu || w->run != ampi_gemm_product || w->e->pairs ||
+        g->bias || g->relu || w->run == ampi_gemm_thin || w->e->pairs ||
+        !ampi_work_above(g->m, g->n, g->k, AMPI_GEMM_TINY) ||
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
     for (i = 0; i < g->count; i++) {
@@ -10323,8 +10327,8 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
         } else {
             for (q = 0; q < n; q++, cs ^= next_cs, ldb ^= next_ldb) {
                 AMPI_(add_word)(s, p + q, a, rs, b, last, R, C, whole);
-                AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += cs;
-                b += ldb;
+                AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += (ptrdiff_t)cs;
+                b += (ptrdiff_t)ldb;
             }
         }
         p += AMPI_DEEP + x->next;

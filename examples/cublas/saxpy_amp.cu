@@ -2,8 +2,8 @@
 
    A linear model of several outputs learns by SGD with momentum. Products are cublasSgemm, the step
    is cublasSscal and cublasSaxpy. There is no kernel that could look at found_inf, so the host reads
-   it: one cudaMemcpy, which waits for the GPU once a step. The lines AMP 1 to AMP 18 are what the
-   trainer adds; with them the products run on fp16 tensor cores, and a step whose gradients overflow
+   it: one cudaMemcpy, which waits for the GPU once a step. The lines AMP 1 to AMP 20 are what the
+   trainer adds (and what the end prints of the scaler); with them the products run on fp16 tensor cores, and a step whose gradients overflow
    is skipped. At step 100 they do, on purpose.
 
    BUILD AND RUN, in the directory of amp.h:
@@ -103,14 +103,14 @@ int main(void) {
             ok(cublasSscal(blas, OUT * IN, &keep, momentum, 1));
             ok(cublasSaxpy(blas, OUT * IN, &one, grad, 1, momentum, 1));
             ok(cublasSaxpy(blas, OUT * IN, &rate, momentum, 1, w, 1));
-        }
-        ok(amp_cuda_scaler_update(mp.scaler, NULL));                                    /* AMP 17 */
-        amp_session_changed(&mp, w);                                                    /* AMP 18 */
+        }                                                                               /* AMP 17 */
+        ok(amp_cuda_scaler_update(mp.scaler, NULL));                                    /* AMP 18 */
+        amp_session_changed(&mp, w);                                                    /* AMP 19 */
     }
     amp_scaler scaler;
     ok(cudaMemcpy(&scaler, mp.scaler, sizeof scaler, cudaMemcpyDeviceToHost));
     printf("after   error %.6f\nskipped %d of %d, scale %g\n", mean_square(), (int)scaler.skipped,
            STEPS, (double)scaler.scale);
-    amp_session_end(&mp);
+    amp_session_end(&mp);                                                               /* AMP 20 */
     return 0;
 }

@@ -542,11 +542,11 @@ static double loss_of_step(trainer *t) {
 static void save(const trainer *t, const char *path) {
     errno = 0;
     const amp_result result = amp_optimizer_save_file(&t->opt, path);
-    int              code   = errno;
+    int              full   = errno == ENOSPC; /* on any rank */
     if (result == AMP_OK) return;
-    MPI_Allreduce(MPI_IN_PLACE, &code, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD); /* of the rank that has one */
+    MPI_Allreduce(MPI_IN_PLACE, &full, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     fail(1, path,
-         t->problem[0] ? t->problem : code == ENOSPC ? strerror(code) : amp_result_string(result),
+         full ? strerror(ENOSPC) : t->problem[0] ? t->problem : amp_result_string(result),
          "choose a file that can be written with --save");
 }
 

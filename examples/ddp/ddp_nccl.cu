@@ -703,7 +703,7 @@ static void save(const char *path) {
     ranks.patient = 0;
     if (result != AMP_OK)
         fail(1, path,
-             net.problem[0] ? net.problem : errno == ENOSPC ? strerror(errno) : amp_result_string(result),
+             errno == ENOSPC ? strerror(errno) : net.problem[0] ? net.problem : amp_result_string(result),
              "choose a file that can be written with --save");
 }
 

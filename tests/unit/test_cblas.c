@@ -87,7 +87,7 @@ static void one_call(amp_dtype type) {
     float       *pc = by_cols ? packed(&ct, n, m) : packed(&c, m, n);
     float       *before = (float *)malloc(c.size * 4 + 4);
     size_t       i, j, l, wrong = 0, off = 0;
-    amp_dtype    in = (double)m * n * k < 32768.0 ? AMP_F32 : type;
+    amp_dtype    in = (by_cols ? m : n) * k < 1024 ? AMP_F32 : type; /* m and n of amp_gemm's C */
     if (in != AMP_F32) { /* in place: rounded, and for the sums in double back in fp32 */
         CHECK_EQ_INT(amp_cast(pa, in, pa, AMP_F32, (size_t)m * (size_t)k), AMP_OK);
         CHECK_EQ_INT(amp_cast(pb, in, pb, AMP_F32, (size_t)k * (size_t)n), AMP_OK);
