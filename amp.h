@@ -159,8 +159,9 @@
        another build or machine: steps the same bits, for compilers, flags, instruction sets, byte
            order, CPU or GPU, grids, graphs (but sign and payload of a NaN that comes of an infinite
            weight or moment, or of a check that is disabled). Products: within FMA, tiles, pairs,
-           BFMMLA and plain C, but sign and payload of a NaN; on a GPU no (bits.sh; test_cuda.cpp: own_steps to shards, grids;
-           tests/gpu/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
+           BFMMLA and plain C, but sign and payload of a NaN; on a GPU no (bits.sh; test_cuda.cpp:
+           own_steps to shards, grids; tests/gpu/gpu.sh on a device; test_gemm.c: bits_*;
+           tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
        any number of ranks: steps with desc.ranks, if micro-batches are added in the order that
@@ -1070,9 +1071,9 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    too; how they round: >>core storage. A state file has desc.seed.
 
    With own a tensor is stored in fp32; with keep_fp32, too, but for the moments of a storage of its
-   own whose master is F32. Where masters are not fp32, prepare copies weight, then fills it with NaN, and
-   nothing uses it after that: amp_optimizer_master is NULL, forward reads amp_optimizer_model, a
-   session refuses the optimizer.
+   own whose master is F32. Where masters are not fp32, prepare copies weight, then fills it with
+   NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward reads
+   amp_optimizer_model, a session refuses the optimizer.
    A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
    models, too); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
    amp_optimizer_desc_from_env makes masters of desc.storage fp32 if AMP_DTYPE is not their type.
