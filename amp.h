@@ -135,10 +135,10 @@
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
    amp_cpu_force_tier("avx512"), or "neon", keeps to FMA where machines must agree. A row of C has
-   the same bits for any m and at any place among them. Three tiers have bits of their own, AMX and
-   BFMMLA where m and n are at least 2 and m n k at least 2^15: there a row has one set of bits from
-   2^15 on, and in a scope fp16 from where it is rounded (m and n above 16, m n k at least 2^17). In
-   all three bf16 subnormals and sums below 2^-126 count as 0:
+   the same bits for any m and at any place (but by AMP_CBLAS). Three tiers have bits of their own,
+   AMX and BFMMLA where m and n are at least 2 and m n k at least 2^15: there a row has one set of
+   bits from 2^15 on, and in a scope fp16 from where it is rounded (m and n above 16, m n k at least
+   2^17). In all three bf16 subnormals and sums below 2^-126 count as 0:
        AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time,
            the even and the odd ones apart. fp16 is split into two bf16 numbers, exactly, but an
            infinity may give NaN where A or B is not bf16. A's higher one times B's lower is added
@@ -3522,7 +3522,7 @@ AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dt
     const size_t most   = AMPI_W > 1 ? end - i : 0; /* that may go so */
     const int    large  = most >= AMPI_STREAM && dst != src;
     const int    around = large && ((uintptr_t)dst & (wide ? 3 : 1)) == 0;
-    const void  *first  = ampi_at(dst, to, i); /* in plain C: few do without */
+    const void  *first  = ampi_at(dst, to, i); /* few elements do without aligned stores */
     const size_t head   = i + (most < 4096 ? 0 : ampi_head(first, wide ? 4 : 2, most));
     if (i < head) ampi_cast_from(dst, to, src, from, i, head);
     if (to == AMP_F32 && from == AMP_F16)
@@ -7063,7 +7063,7 @@ enum {
     AMPI_STACK       = 28672,   /* words of workspace on the stack                              */
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which bf16 that goes in pairs is not packed       */
-    AMPI_SMALL       = 1 << 21, /* m n k up to which what lies well is not packed               */
+    AMPI_SMALL       = 1 << 21, /* m n k up to which operands are read in place, if they can be */
     AMPI_NEAR_B      = 1 << 20, /* n k up to which few rows read B where it lies                */
     AMPI_ROOM_A      = 1 << 12, /* floats of op(A), where it is converted                       */
     AMPI_ROOM_B      = 1 << 14, /* of op(B)                                                     */
@@ -7421,8 +7421,8 @@ static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand 
     e->lay(v, 1, 0, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
 }
 
-/* m or n is 1, or 2: the matrix is read once a vector, as it lies. Sums across cache lines would be
-   slow. A matrix of one row is a vector, too. */
+/* m or n is 1, or few: the matrix is read once a vector, as it lies. Sums across cache lines would
+   be slow. A matrix of one row is a vector, too. */
 static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
     const ampi_engine *e   = ampi_engine_words(w);
     const int          row = w->m <= w->n;
@@ -7545,7 +7545,8 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
         w->run = w->e->pairs || ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin
                                                                            : ampi_gemm_small;
     else if (!w->e->pairs && ampi_work_above(m, n, k, AMPI_GEMM_TINY) &&
-             (m == 2 ? w->x[1].rs != 1 : n == 2 && w->x[0].rs != 1))
+             ((m == 2 && w->x[1].rs != 1) || (n == 2 && m > 2 && w->x[0].rs != 1) ||
+              (m <= ampi_min(n, 4) && w->x[1].rs == 1 && w->x[1].type != AMP_F32)))
         w->run = ampi_gemm_thin;
     else if ((w->e->pairs ? k % 2 == 0 && !ampi_work_above(m, n, k, AMPI_GEMM_TINY)
                           : (m <= w->e->rows && !ampi_work_above(1, n, k, AMPI_NEAR_B)) ||

@@ -24,6 +24,15 @@ esac
 full()  { "$program" $data --out "$out" "$@"; }
 toy()   { full --quick "$@"; }
 run()   { toy $one --dtype fp16 "$@"; }
+same_bytes() { # same_bytes FILE OPTIONS...: of a run that was stopped and resumed as of one that was not
+    file=$1
+    shift
+    toy "$@" --save "$out/$file" > "$out/log" 2>&1 &&
+        toy "$@" --save "$out/part" --stop-after 17 > "$out/log" 2>&1 &&
+        ! cmp -s "$out/$file" "$out/part" &&
+        toy "$@" --resume "$out/part" --save "$out/part" > "$out/log" 2>&1 &&
+        cmp "$out/$file" "$out/part" > "$out/log" 2>&1
+}
 wrong() { # wrong TEXT PATTERN OPTIONS...
     text=$1 pattern=$2
     shift 2
@@ -184,12 +193,7 @@ gpt)
         awk '/^(fp32|fp16|bf16) / && NF == 9 {n++; kept[n] = $7}
              END {for (i = 1; i <= 3; i++) bad += !(kept[i] < kept[i + 3] - 5.8); exit bad || n != 6}' "$out/log"
     check '--storage fp32+8bit is for models of each type, and for none' $?
-    bit8='--dtype bf16 --storage split+8bit'
-    toy $bit8 --save "$out/8bit" > "$out/log" 2>&1 &&
-        toy $bit8 --save "$out/part" --stop-after 17 > "$out/log" 2>&1 &&
-        ! cmp -s "$out/8bit" "$out/part" &&
-        toy $bit8 --resume "$out/part" --save "$out/part" > "$out/log" 2>&1 &&
-        cmp "$out/8bit" "$out/part" > "$out/log" 2>&1
+    same_bytes 8bit --dtype bf16 --storage split+8bit
     check 'with --storage split+8bit a run that was stopped and resumed ends with the same bytes' $?
     wrong 'moments that are kept otherwise are refused' 8bit --dtype bf16 --storage split+bf16 --resume "$out/8bit"
     wrong 'an unknown storage is named'  9bit         --dtype bf16 --storage 9bit
@@ -198,12 +202,7 @@ gpt)
     toy --muon > "$out/log" 2> /dev/null
     parity "$out/log" 0.005 "$learns"
     check "--muon: three types learn alike" $?
-    muon='--dtype fp16 --muon'
-    toy $muon --save "$out/muon" > "$out/log" 2>&1 &&
-        toy $muon --save "$out/part" --stop-after 17 > "$out/log" 2>&1 &&
-        ! cmp -s "$out/muon" "$out/part" &&
-        toy $muon --resume "$out/part" --save "$out/part" > "$out/log" 2>&1 &&
-        cmp "$out/muon" "$out/part" > "$out/log" 2>&1
+    same_bytes muon --dtype fp16 --muon
     check 'with --muon a run that was stopped and resumed ends with the same bytes' $?
     wrong "a state with Muon's momenta is refused without --muon" muon --dtype fp16 --resume "$out/muon"
     wrong '--muon is not for --check'    muon         --check --muon
