@@ -61,6 +61,7 @@ compile() {
             sub(/EEv8amp_plan.*|8amp_plan.*|yPKj.*|PK?v.*|10ampi_binds.*|EEvPf.*|Pf.*|13amp_gemm_args.*|P10amp_scaler.*/, "", name)
             sub(/^update.*ILi1/, "adamw", name); sub(/^update.*ILi2/, "sgd", name)
             sub(/^update.*ILi3/, "lion", name)
+            if (name ~ /^around/) sub(/ELb1/, " own", name)
             sub(/ELb0/, "", name); sub(/ELb1/, " rows", name)
             sub(/^coded.*ILi1/, "adamw coded", name); sub(/^coded.*ILi2/, "sgd coded", name)
             sub(/^coded.*ILi3/, "lion coded", name)
