@@ -10323,17 +10323,17 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
     for (k = 0; k < x->words; k += x->piece) {
         const size_t n = ampi_min(x->words - k, x->piece);
         if (whole && R * C == 6 * AMPI_ROW_STEP && n == AMPI_DEEP) { /* or counting takes time */
-            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, b += ldb) {
-                AMPI_(add_word)(s, p + q, a, rs, b, last, R, C, whole);
+            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, p++, b += ldb) {
+                AMPI_(add_word)(s, p, a, rs, b, last, R, C, whole);
             }
         } else {
-            for (q = 0; q < n; q++, cs ^= next_cs, ldb ^= next_ldb) {
-                AMPI_(add_word)(s, p + q, a, rs, b, last, R, C, whole);
+            for (q = n; q--; p++, cs ^= next_cs, ldb ^= next_ldb) { /* down: a register less */
+                AMPI_(add_word)(s, p, a, rs, b, last, R, C, whole);
                 AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += (ptrdiff_t)cs;
                 b += (ptrdiff_t)ldb;
             }
         }
-        p += AMPI_DEEP + x->next;
+        p += x->next;
         AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
     }
     AMPI_UNROLL for (r = 0; r < R; r++) {
