@@ -69,6 +69,12 @@ else
     skip dead 'no bash, or no timeout'
 fi
 
+# make check plants faults by sed; lines that a fault no longer finds are told here, before.
+for name in model tier; do
+    PLANT_ONLY=1 sh "tests/faults/${name}_self.sh" "$out/plant" > "$out/log" 2>&1
+    check "${name}_self.sh finds each line that its faults change" $?
+done
+
 cat > "$out/complete.c" <<'END'
 #include "test.h"
 TEST(one, "passes") { CHECK(1 + 1 == 2); }
