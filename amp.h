@@ -1489,10 +1489,11 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #include <string.h> /* memcpy, memset */
 
 /* Rules of arithmetic for gcc (>>core arithmetic); SLP vectors cost time, in the compiler and in
-   products; clones, 6 KB. gcc compiles amp.h by -O2 with vectors, whatever the host has: -O0 would
-   call a function for every operation, -O1 keeps sums in memory, -O3 makes an eighth more code that
-   is no faster. All code is under one pragma, for gcc inlines nothing across two. (clang cannot be
-   told; sanitizers and AMP_DEBUG keep the host's level.) */
+   products; clones, 6 KB. gcc compiles amp.h by -O2 and what loops want of -O3, whatever the host
+   has: -O0 would call a function for every operation, -O1 keeps sums in memory, -O2 tests a loop's
+   constants in the loop, -O3 makes an eighth more code that is no faster. All code is under one
+   pragma, for gcc inlines nothing across two. (clang cannot be told; sanitizers and AMP_DEBUG keep
+   the host's level.) */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_GCC_BEGIN(level)                                                                  \
     _Pragma("GCC push_options") _Pragma(level)                                                 \
@@ -1505,8 +1506,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #else
 #define AMPI_TOLD
 #define AMPI_OPTIMIZE_BEGIN                                                                    \
-    AMPI_GCC_BEGIN("GCC optimize(\"O2,inline,tree-loop-vectorize,vect-cost-model=dynamic\")") \
-    _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")
+    AMPI_GCC_BEGIN("GCC optimize(\"O2,inline,no-fast-math,fp-contract=off\")")                 \
+    _Pragma("GCC optimize(\"tree-loop-vectorize,vect-cost-model=dynamic,unswitch-loops\")")
 #define AMPI_OPTIMIZE_END _Pragma("GCC pop_options")
 #endif
 #if defined(AMPI_TOLD) || defined(__OPTIMIZE__)
