@@ -1,8 +1,8 @@
 /* amp.h - v0.9.0 (in development) - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
-   The shortest program that trains faster: a layer in bf16, everything stored in fp32. It prints
-   a loss that falls from 42.71 to 0.00 (cc -O3 -I. fast.c -o fast).
+   The shortest program that trains faster: a layer that multiplies in bf16; all arrays are fp32.
+   The loss that it prints falls from 42.71 to 0.00 (cc -O3 -I. fast.c -o fast).
 
        #define AMP_IMPLEMENTATION
        #include "amp.h"
@@ -27,93 +27,93 @@
            return 0;
        }
 
-   AMP_IMPLEMENTATION stands in exactly one source file, compiled with -O2 or more; everywhere
-   else just #include "amp.h". 16-bit weights and gradients around an optimizer of your own:
-   >>steps.
+   Define AMP_IMPLEMENTATION in exactly one source file, best one of its own, compiled with -O2 or
+   more; all other files just #include "amp.h". 16-bit weights and gradients around an optimizer
+   of your own: >>steps. To test a change to amp.h: make test; tests/README.md.
 
    CONTENTS (search for the words behind >>)
 
-       >>words    >>steps    >>numbers    what things are called; the loop; rounding
+       >>words    >>steps    >>numbers    vocabulary; one training step; rounding and bits
        >>gpu                              CUDA: what runs where, and when
-       >>options  >>promises >>history    macros; memory, threads, errors
+       >>options  >>promises >>history    macros; errors, memory, threads; changes
        >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm;
-                  and if you want it cuda, control, batches, ranks, sparse, report, storage,
+                  optional: cuda, control, batches, ranks, sparse, report, storage,
                   capability, autocast, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
-       >>impl     the code of these rooms, and words, arrays, step; instruction sets
-                  (tiers) last
+       >>impl     the code, by the same names; instruction sets (tiers) last. AVX2's kernel is
+                  that of >>impl kernels: make tier TIER=avx2 prints it
 
-   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32
-   masters with fp16 or bf16 copies; a wrap for your optimizer, and fused ones; clipping; bitwise
-   save and load; products on mixed types; autocast; reports. It works on a CPU with nothing
-   else, and with amp_kernels.cu on NVIDIA GPUs, with the same bits.
+   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32 masters
+   with fp16 or bf16 copies; steps around your optimizer, and fused ones; clipping; bitwise save
+   and load; products of mixed types; autocast; reports. It runs on a CPU with nothing else and,
+   with amp_kernels.cu, on NVIDIA GPUs; steps have the same bits on both.
 
-   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and
-   never exits. Its globals are the instruction set it found (cpuid) and, one per thread, the
-   current autocast and the code of a failed CUDA call.
+   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and never
+   exits. It has three globals: the instruction set that it found (cpuid) and, in each thread, the
+   current autocast and the code of the last failed CUDA call.
 
    >>words
 
        loss scale        factor on the loss, so that small gradients survive fp16
        unscale           multiply gradients by 1 / loss scale, in fp32
-       found_inf         some gradient was inf or NaN; the step must be skipped
-       backoff           the scale shrinks, after found_inf; growth is the opposite
-       master weights    fp32, which the optimizer changes
-       model weights     the copy (fp16, bf16) that forward and backward read
-       skipped step      normal, not an error: weights stay, the scale shrinks
-       iteration         a step, taken or skipped (amp_iteration)
+       found_inf         flag: a gradient was inf or NaN, so the step must be skipped
+       backoff, growth   the scale shrinks after found_inf, and grows after many good steps
+       master weights    the fp32 weights, which the optimizer changes
+       model weights     their copy (fp16, bf16), which forward and backward read
+       skipped step      not an error: weights and moments stay, the scale backs off
+       scope             code in which autocast is on or off, from amp_autocast_push to _pop
 
-   >>steps  One iteration, whoever does the arithmetic:
+   >>steps  One iteration, a step that is taken or skipped:
 
        1  loss = forward(model weights)
-       2  backward(loss * loss scale)    gradients, scaled, of any type
+       2  backward(loss * loss scale)    gradients are scaled, of any type
        3  check       is any gradient inf or NaN? global norm, statistics
-       4  unscale     (clip) and let the optimizer change the masters; after an overflow: nothing
-       5  update      the loss scale moves; the model copies are written again
+       4  unscale     and clip; the optimizer changes the masters. Skipped after inf or NaN
+       5  update      the loss scale moves; after a step that was taken, models are written
 
-   Around an optimizer of your own, after amp_optimizer_init, _add once for each tensor, _prepare:
+   Your own optimizer, after amp_optimizer_init, _add for each tensor, and _prepare. For bf16 set
+   desc.dtype = AMP_BF16 and desc.scaler.preset = AMP_PRESET_NONE:
        forward(amp_optimizer_model(&opt, 0));          the 16-bit copy of the weights
        backward(dloss * amp_optimizer_loss_scale(&opt));
        if (amp_optimizer_begin_step(&opt))             all finite? then unscaled
            sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
        amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
-   amp_scaler_* alone serves a loop that keeps its own memory: unscale each gradient, then step,
-   then update.
+   A loop that keeps its own memory needs amp_scaler_* alone: unscale each gradient, step if
+   found_inf is 0, update. To resume, prepare as before and call amp_optimizer_load_file.
 
-   Two optimizers behind one check: desc.kind is AMP_KIND_ADAMW, _SGD or _LION, and tensors with
-   amp_tensor.own are changed by yours, such as Muon for the matrices:
-       amp_optimizer_set_lr(&opt, lr);                 of the others
+   Two optimizers with one check: tensors with amp_tensor.own are stepped by your optimizer, such
+   as Muon for the matrices, and all others by desc.kind (AMP_KIND_ADAMW, _SGD or _LION):
+       amp_optimizer_set_lr(&opt, lr);                 of desc.kind
        if (amp_optimizer_begin_step(&opt))             one norm, clip factor and skip for all
-           muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); this one is own
+           muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); tensor 0 has own
        amp_optimizer_end_step(&opt);                   steps the others; new scale, new copies
-   end_step reads gradients of the others again: until then leave them as they are, or they step
-   by what you wrote there (examples/pitfalls.c). desc.zero_grad clears all at the right time.
-   Tensors with own are stored in fp32, whatever storage says, and have no moments in amp.h.
-   Without a learning rate begin_step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED:
-   amp_optimizer_step and _carry; own in shards, or with rows.
+   end_step reads the gradients of the others again. Do not write to them before it, or they step
+   by what you wrote (examples/pitfalls.c); desc.zero_grad clears all at the right time. Tensors
+   with own are stored in fp32, whatever storage says, and amp.h has no moments for them. Without
+   a learning rate the step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and
+   _carry; own in shards, or with rows.
 
-   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the
-   global one of all unscaled gradients (torch's formula). Bias correction counts status.steps,
-   the steps taken; a schedule should do so as well. Save and evaluate the masters; for inference
-   in 16 bits save the model copies too.
+   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
+   norm is the global one of all unscaled gradients. A skipped step clips nothing; its norm is
+   that of the finite elements. Bias correction counts status.steps, the steps taken, and a
+   schedule should, too. Save and evaluate the masters; for 16-bit inference save the copies, too.
 
-   bf16 has the range of fp32 and needs no scale: scaler.preset = AMP_PRESET_NONE still skips a
-   step whose gradients are not finite; scaler.disabled never skips. With neither the scale is
-   65536 in every dtype, AMP_F32 too, and the first step is refused (AMP_ERROR_BAD_STATE) until
-   you have asked for the scale.
+   bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE still skips a step whose
+   gradients are not finite; scaler.disabled does not. With neither the scale starts at 65536, for
+   AMP_F32 and bf16, too, and steps are refused (AMP_ERROR_BAD_STATE) until you ask for it.
 
    Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
-       other weights          an average, the best: write them to the masters, amp_optimizer_refresh
+       other weights          write an average, or the best, to the masters; amp_optimizer_refresh
        gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
        one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
-                              tensors with keep_fp32 are read in the master
+                              read tensors with keep_fp32 in the master
        momentum in gradients  amp_optimizer_carry, without unscale_in_place (Darknet)
-       another program's run  your optimizer loads its moments and step count as before; for the
-                              fused steps: desc.first_step, and amp_optimizer_set_moments
-       traps (KANN)           feholdexcept before forward, fesetenv after backward: an overflow
-                              makes inf - inf in your code; amp.h needs neither (musl's leaves
-                              traps as they are: there _mm_setcsr)
+       another program's run  your optimizer loads its moments and step count as before; fused
+                              steps need desc.first_step and amp_optimizer_set_moments
+       traps (KANN)           feholdexcept before forward, fesetenv after backward: after an
+                              overflow your code computes inf - inf. amp.h needs neither. (musl's
+                              leaves traps on: there use _mm_setcsr)
 
    >>numbers
 
@@ -121,152 +121,152 @@
        fp16   s eeeee mmmmmmmmmm                    largest 65504,  least 6.0e-8
        bf16   s eeeeeeee mmmmmmm                    largest 3.4e38, least 9.2e-41
 
-   Conversions round to nearest, ties to even. Overflow gives inf, subnormals stay. A NaN stays a
-   NaN, becomes quiet and keeps the top bits of its payload, as the F16C instructions do (bf16 to
-   fp32 only appends zero bits). -Ofast, flush-to-zero and the rounding mode do not change a bit.
+   Conversions round to nearest, ties to even. Overflow gives inf; subnormals are kept. A NaN
+   becomes quiet and keeps the top bits of its payload, as in the F16C instructions (bf16 to fp32
+   only appends zero bits). -Ofast, flush-to-zero and the rounding mode change no bit.
 
-   In a step products and sums are rounded one by one, and the norm is summed in one fixed order.
-   While amp.h computes, rounding is to nearest, subnormals count and floating-point traps are
-   masked; your settings return with the call (x86 with SSE, AArch64, ARM from version 7 on by gcc
-   and clang, x86-64 by MSVC). On 32-bit x86 a float that a function returns is no signaling NaN;
-   without -mfpmath=sse only array casts and checks are exact. clang has no guard against -Ofast
-   on 32-bit ARM, nor clang 14 on AArch64, where it warns.
+   A step rounds each product and each sum by itself, and sums the norm in one fixed order. While
+   amp.h computes, rounding is to nearest, subnormals count and floating-point traps are masked;
+   your settings are restored on return (x86 with SSE, AArch64, ARM from version 7 on by gcc and
+   clang, x86-64 by MSVC). On 32-bit x86, returning a float from a function quiets a signaling
+   NaN; without -mfpmath=sse only array casts and checks are exact. clang offers no protection
+   from -Ofast on 32-bit ARM; neither does clang 14 on AArch64, where it warns.
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
-   round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
-   amp_cpu_force_tier("avx512"), or "neon", keeps to FMA where machines must agree. A row of C has
-   the same bits for any m and at any place (but by AMP_CBLAS). Three tiers have bits of their own,
-   AMX and BFMMLA where m and n are at least 2 and m n k at least 2^15: there a row has one set of
-   bits from 2^15 on, and in a scope fp16 from where it is rounded (m and n above 16, m n k at least
-   2^17). In all three bf16 subnormals and sums below 2^-126 count as 0:
-       AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time,
-           the even and the odd ones apart. fp16 is split into two bf16 numbers, exactly, but an
-           infinity may give NaN where A or B is not bf16. A's higher one times B's lower is added
-           first, then high high, low high, low low: so B' A' has other bits than A B, and x x' is
-           not symmetric; of bf16, and in other tiers, it is. With amp_gemm_args.tf32 fp32 is split,
-           too (16 bits; 8 below 2^-118), and low low is left out, of fp16 as well.
+   round once per k (an FMA) and have one set of bits; plain C rounds product and sum. Where
+   machines must agree, call amp_cpu_force_tier("avx512"), or "neon". A row of C has the same bits
+   for any m and at any place, except with AMP_CBLAS. Three tiers have bits of their own, AMX and
+   BFMMLA where m and n are at least 2 and m n k is at least 2^15: a row has one set of bits below
+   and one from there on. fp16 in a scope has another, from which it is rounded: m and n above 16,
+   m n k at least 2^17. In all three bf16 subnormals and sums below 2^-126 count as 0:
+       AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
+           even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
+           but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
+           A's high times B's low, high high, low high, low low. So B' A' has other bits than A B,
+           and x x' is not symmetric; for bf16, and in other tiers, it is. amp_gemm_args.tf32
+           splits fp32, too (16 bits; 8 below 2^-118), and leaves out low low, of fp16 as well.
        AVX512_BF16 (AMD)    A and B of bf16, in pairs of k, the odd one first. Its model was
            compared with the instruction of Intel's processors and of Zen 4.
-       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16, four k at a time: to the sum is added
-           p0 + p1, then p2 + p3; products and sums are rounded to odd (cut off; the last bit is 1
-           if anything was). Its model was compared with qemu: it has never run on hardware. (For
-           fp16 Arm has FMLAL, as many products as FMLA, and sums in fp16, which overflow: neither.)
+       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16, four k at a time: p0 + p1 is added to
+           the sum, then p2 + p3. Products and sums are rounded to odd (cut off; the last bit is 1
+           if anything was). Its model was compared with qemu; no hardware has run it. (For fp16
+           Arm has FMLAL, no more products than FMLA, and fp16 sums, which overflow: unused.)
 
-   Determinism, by what trainers ask for, with the tests that show it. Steps are all but the
-   products: casts, checks, norm, clip factor, scale, optimizers.
-       the same run again: steps the same bits; products on a CPU, too, whatever flags, threads and
-           alignment are; on a GPU as cuBLAS promises, of one version, GPU, stream (test_bits.c)
-       another build or machine: steps the same bits, for compilers, flags, instruction sets, byte
-           order, CPU or GPU, grids, graphs (but sign and payload of a NaN that comes of an infinite
-           weight or moment, or of a check that is disabled). Products: within FMA, tiles, pairs,
-           BFMMLA and plain C, but sign and payload of a NaN; on a GPU no (bits.sh; test_cuda.cpp:
-           own_steps to shards, grids; tests/gpu/gpu.sh on a device; test_gemm.c: bits_*;
-           tests/vectors)
+   What is reproducible, and which tests show it. Steps here are all except products: casts,
+   checks, norm, clip factor, scale, optimizers.
+       the same run again: the same bits in steps, and in products on a CPU for any flags, threads
+           and alignment; on a GPU what cuBLAS promises for a version, GPU, stream (test_bits.c)
+       another build or machine: the same bits in steps for any compiler, flags, instruction set,
+           byte order, grid, on CPU and GPU, in graphs. Exception: sign and payload of a NaN from
+           an infinite weight or moment, or of one that scaler.disabled let pass. Products agree
+           within FMA, AMX, AVX512_BF16, BFMMLA and plain C, except for sign and payload of a NaN;
+           on a GPU they do not (bits.sh; test_cuda.cpp: own_steps to shards, grids;
+           tests/gpu/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
-       any number of ranks: steps with desc.ranks, if micro-batches are added in the order that
-           >>api ranks says, have the same bits; with amp_ranks.whole the norm is a sum in your
-           order (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
+       any number of ranks: steps with desc.ranks have the same bits if micro-batches are added in
+           the order of >>api ranks; with amp_ranks.whole the norm is a sum in your order
+           (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
 
    >>gpu
 
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
-   -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Set desc.backend to an amp_cuda_backend
-   of your stream, and hand device memory to the same functions. A fused step is two launches.
-   Experimental: no GPU has run it yet. Bits are shown by an emulator, costs by instructions, loads
-   and bytes that were counted. tests/README.md says what is left to a GPU.
+   -lcublas -lcublasLt (with gcc also -lcudart -lstdc++). Make a backend of your stream, set
+   desc.backend to it, and pass device memory to the functions of amp_optimizer and amp_gemm:
+       amp_cuda_backend(&gpu, stream, cublas_handle); desc.backend = &gpu;
+   amp_cast and amp_scaler_* have twins, amp_cuda_*. A fused step is two kernel launches.
+   Experimental: no GPU has run it yet. An emulator shows the bits; costs are counts of
+   instructions, loads and bytes. tests/README.md says what is left to a GPU.
 
-   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale
-   the loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host
-   never waits. A step can be captured in a CUDA graph: call amp_optimizer_set_lr before each
-   replay, and amp_optimizer_step_graph inside. On GPUs of 9.0 and newer (CUDA 12.3) the step's
-   second kernel is launched before the first ends, so a captured step has an edge with data
-   (programmatic dependency): hosts that walk graphs must ask for edge data, without which
-   cudaGraphGetEdges and its likes are cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
+   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
+   loss there, too (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel), and the host
+   never waits. A CUDA graph can hold a step: capture amp_optimizer_step_graph, and call
+   amp_optimizer_set_lr before each replay. On GPUs of 9.0 and newer (CUDA 12.3) the step's second
+   kernel is launched before the first ends. A captured step then has an edge with data
+   (programmatic dependency), and hosts that walk graphs must ask for edge data; else
+   cudaGraphGetEdges and the like return cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
 
    Your own optimizer kernel learns of a skip in one of three ways:
-       read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler alone
-                      (cublasSaxpy): cudaMemcpy found_inf after unscale, step if it is 0, update
-       gate           amp_optimizer_check, your kernel, end_step; the kernel starts with
-                      if (gate->skip) return; gate is that of amp_optimizer_gate
+       read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler
+                      alone (cublasSaxpy): unscale, cudaMemcpy found_inf, step if it is 0, update
+       gate           amp_optimizer_check, your kernel, end_step. The kernel begins with
+                      if (gate->skip) return; where gate is that of amp_optimizer_gate
        graph node     amp_cuda_if_begin and _end around launches that you cannot change; CUDA 12.4
-   The functions of amp.h are for the host; in a kernel fp16 is __half and bf16 __nv_bfloat16, with
-   the same bits.
+   amp.h's functions run on the host. Kernels use __half and __nv_bfloat16, with the same bits.
 
-   Work is in the order of the backend's stream. If backward or a collective runs on another stream,
-   the backend's must wait for that one before the step, and that one for the backend's before it
-   reads model copies:
+   Work is queued on the backend's stream. If backward or a collective runs on another one, the
+   backend's must wait for it before the step, and it for the backend's before it reads models:
        cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
    With several GPUs, the stream's device must be current in every call. Ranks: >>api ranks.
 
-   >>options  Macros, with the place where each must be defined.
+   >>options  Macros, and where each must be defined. "With it": where AMP_IMPLEMENTATION is.
 
        AMP_IMPLEMENTATION   in one file: compiles the functions there
-       AMP_STATIC           with it: all functions, and the current autocast, are that file's own
+       AMP_STATIC           with it: functions and current autocast are private to that file
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32 matrices with
-                            cblas_sgemm, unless they are thin or tiny; on Apple (Accelerate) in
-                            a scope, too: >>api autocast
+                            cblas_sgemm unless they are thin or tiny, and on Apple (Accelerate)
+                            also in a scope: >>api autocast
        AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
                             >>api cblas
        AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
        -O2                  with it, no macro: clang -O0 makes fp32 50 times slower; gcc optimizes
-                            amp.h without -O, too
+                            amp.h even without -O
        AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 2,000 times slower)
-       -fopenmp             with it, no macro: large arrays are shared by threads
+       -fopenmp             with it, no macro: threads share the work on large arrays
        AMP_NO_AUTOCAST      everywhere: without autocast and session
-       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks, sparse
-                            gradients, reports, storage formats but fp32. No struct changes; a desc,
-                            tensor or file that needs one is AMP_ERROR_UNSUPPORTED by name.
-                            amp_kernels.cu needs none; the last leaves out half of its code
-       AMP_FILE             with it, if this file has another name: that, in quotes. It reads
-                            itself for each set of vector instructions
+       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks,
+                            sparse gradients, reports, storage other than fp32. No struct changes;
+                            a desc, tensor or file that needs one is AMP_ERROR_UNSUPPORTED, by
+                            name. amp_kernels.cu needs none; the last one halves its code
+       AMP_FILE             with it, if this file has another name: that name, in quotes. The file
+                            includes itself for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower
-       AMP_NO_STDLIB        with it: no malloc, files or environment; every desc must then carry an
+       AMP_NO_STDLIB        with it: no malloc, files or environment; every desc must then have an
                             allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
                             __declspec(dllexport); default extern (amp_kernels.cu's are extern)
-       AMP_KERNELS          in amp_kernels.cu, and tests, only
-       AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer shall
-                            load on an older driver: no amp_cuda_if_begin
-       AMP_NO_EARLY_LAUNCH  for amp_kernels.cu: kernels of a step one behind the other (>>gpu)
-       -lm                  other compilers than gcc and clang may need it, for a square root
+       AMP_KERNELS          in amp_kernels.cu and tests only
+       AMP_NO_CONDITIONAL   for amp_kernels.cu: without amp_cuda_if_begin, so that a program built
+                            with CUDA 12.4 or newer loads on an older driver
+       AMP_NO_EARLY_LAUNCH  for amp_kernels.cu: a step's second kernel waits for the first (>>gpu)
+       -lm                  compilers other than gcc and clang may need it, for a square root
 
    >>promises
 
-   Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
-            changed nothing, with these exceptions. A backend fails in a step, a load, a rebind or
-            set_moments (the CPU never does), or reduce_fn does: load a saved state before going on.
-            A backend fails in prepare: models may have been written. end_step reports a second
-            begin_step after it has ended the step. An init (amp_*_init, amp_*_backend) that is
-            refused leaves a zeroed object: correct the desc and call it again.
-   Silence  What cannot have worked says so: a step without any gradient is an error; see
+   Errors   Functions that can fail return amp_result; AMP_OK is 0. A call that returns an error
+            has changed nothing, with these exceptions. If a backend fails in a step, a load, a
+            rebind or set_moments (the CPU never does), or if reduce_fn fails, load a saved state
+            before you go on. If a backend fails in prepare, models may have been written. After a
+            second begin_step, end_step completes the step and then returns the error. An init
+            (amp_*_init, amp_*_backend) that is refused leaves a zeroed object: call it again.
+   Silence  A step without any gradient is an error. For mistakes that no call can refuse, see
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
-   Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
-            step; add allocates only beyond AMP_INLINE_TENSORS tensors; save and load allocate
-            while they work. All that is not device memory goes through desc.allocator.
+   Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
+            AMP_INLINE_TENSORS tensors, prepare, save and load while they work, amp_session_start,
+            and large products without a workspace (malloc; amp_gemm_workspace). All other memory
+            that is not device memory comes from desc.allocator.
    Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
             fp32, your own loop                  4 + 4 + 8        16
-            around it, fp32 gradients            4 + 4 + 8 + 6    22
+            your AdamW, fp32 gradients           4 + 4 + 8 + 6    22
             the same, unscale_in_place           4 + 4 + 8 + 2    18
-            around it, 16-bit gradients          4 + 2 + 8 + 6    20
-            amp_optimizer_step, AdamW            4 + 4 + 10       18
+            your AdamW, 16-bit gradients         4 + 2 + 8 + 6    20
+            amp_optimizer_step, fp32 gradients   4 + 4 + 10       18
             the same, 16-bit gradients           4 + 2 + 10       16
             dtype AMP_F32, moments of 8 bits     4 + 4 + 2        10
-            So it grows, but where >>api storage stores moments or masters in low precision.
-            Activations in 16 bits take half of theirs.
+            Mixed precision needs more memory for these, unless >>api storage stores moments or
+            masters in low precision. Activations in 16 bits need half of theirs.
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or above 2^31. Names
             are stored as pointers: they must outlive the object.
-   Threads  No object locks itself: one thread at a time may use an object. Different objects may be
-            used from different threads, unless they share a scaler.
-   Versions From 1.0 on a name above "Stop here" keeps its meaning, a preset its rules, a step its
-            bits, AMP_PROBLEM_SIZE its 200, and later releases read every file that one has saved.
-            What is to leave is named in History by a release in which it still works. Sizes
-            and members marked private may change with any release: compile all units that share an
-            object with one header.
-            Before 1.0 presets, bits of steps and files since 0.6.0 hold already; names may change,
-            and History says what to write instead. A compiler sees each change but one: NULL in
-            rebind_all, in 0.7.0. Experimental until a GPU has run them: amp_kernels.cu, amp_cuda_*
-            and what is summed by cuBLAS.
+   Threads  No object locks itself: one thread at a time may use an object. Different objects may
+            be used from different threads, unless they share a scaler.
+   Versions From 1.0 on, a name above "Stop here" keeps its meaning, a preset its rules, a step
+            its bits, AMP_PROBLEM_SIZE its 200; later releases read all files that one has saved.
+            Before a name is removed, one release still supports it and names it in History.
+            Struct sizes and private members may change with any release: compile all units that
+            share an object with one header. Before 1.0 presets, bits of steps and files are kept
+            since 0.6.0. Names may change: History says what to write instead, and your compiler
+            flags each change except one, the meaning of NULL in rebind_all (0.7.0). Experimental
+            until a GPU has run them: amp_kernels.cu, amp_cuda_* and what cuBLAS sums.
 
    >>history
        0.9.0  New: AMP_PRESET_NONE: scale 1, never moves, bad steps are still skipped; a file has
