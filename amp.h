@@ -1061,27 +1061,27 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 #endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
-   Low-precision optimizer state: amp_tensor.storage, or else desc.storage, names the formats of
+   Low-precision optimizer state. amp_tensor.storage, or else desc.storage, names the formats of
    masters and moments, a row of AMP_STORAGE_LIST. It saves memory; a step is faster only where
-   memory binds it (examples/state.c). Bits are the same on CPU, GPU and any number of ranks.
+   memory limits it (examples/state.c). Bits are the same on CPU, GPU and any number of ranks.
 
    With masters of F32 weights stay where they are, and models may be of any type or none. SPLIT
    stores fp32 in other memory: its masters, moments and state files are F32's bit for bit. Its
-   models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16,
-   too; how they round: >>core storage. A state file has desc.seed.
+   models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16
+   models, too; how they round: >>core storage. A state file has desc.seed.
 
-   With own a tensor is stored in fp32; with keep_fp32, too, but for the moments of a storage of its
-   own whose master is F32. Where masters are not fp32, prepare copies weight, then fills it with
-   NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward reads
+   A tensor with own is stored in fp32. So is one with keep_fp32, except for the moments of a
+   storage of its own whose master is F32. Where masters are not fp32, prepare copies weight, then
+   fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, a session refuses the optimizer.
-   A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
-   models, too); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
+   A file loads if its moments and masters have the same formats (24BIT and SR also need its type
+   of models); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
    amp_optimizer_desc_from_env makes masters of desc.storage fp32 if AMP_DTYPE is not their type.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN but for fp32; moments of 8 bits with a row_length that is
-   not a multiple of 32, or in amp_optimizer_set_moments. */
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length that
+   is no multiple of 32, or in amp_optimizer_set_moments. */
 
-typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments: both of AdamW  */
+typedef enum amp_format { /* bytes per element, beside the model's 2; moments: AdamW's two      */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
     AMP_FORMAT_BF16,      /* moments 4                                                           */
     AMP_FORMAT_8BIT,      /* moments 2.1                                                         */
@@ -1092,7 +1092,7 @@ typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments:
 
 typedef struct amp_storage { amp_format master, moments; } amp_storage;
 
-/* X(name, master, moments) for each, without AMP_FORMAT_. */
+/* X(name, master, moments) for each row; formats are without AMP_FORMAT_. */
 #define AMP_STORAGE_LIST(X)                                                                        \
     X("fp32", F32, F32)    X("fp32+bf16", F32, BF16)    X("fp32+8bit", F32, 8BIT)                  \
     X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
@@ -1114,10 +1114,10 @@ typedef enum amp_policy {
     AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
 } amp_policy;
 
-/* What a machine does well, and what follows for mixed precision: the CPU (0, 0), as amp.h uses
-   it, or a GPU (major and minor of cudaDeviceProp). */
+/* What a machine does well, and what that recommends for mixed precision: the CPU (0, 0), as
+   amp.h uses it, or a GPU (major and minor of cudaDeviceProp). */
 typedef struct amp_capability {
-    int         fp16, bf16, tf32; /* does it multiply large matrices of these faster than fp32?   */
+    int         fp16, bf16, tf32; /* nonzero: faster than fp32 in products of large matrices      */
     amp_dtype   dtype;            /* recommended for model copies                                 */
     amp_policy  policy;           /* recommended                                                  */
     int         scaler;           /* nonzero: with a dynamic loss scale                           */
@@ -1125,27 +1125,27 @@ typedef struct amp_capability {
 } amp_capability;
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
-/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2",
-   "neon_bf16", "neon" or "c", found out once. Force one in the whole process (NULL: the best);
-   AMP_ERROR_UNSUPPORTED if it is not there. "amx" asks Linux for its tiles (arch_prctl) at the
-   first product. After that sigaltstack refuses small stacks; where a thread has one, the tier is
-   "avx512". A sandbox that kills whoever asks needs "avx512" by force. */
+/* The instruction set that CPU functions use, found once: "amx", "avx512_bf16" (by default only
+   on AMD), "avx512", "avx2", "neon_bf16", "neon" or "c". Force one in the whole process (NULL:
+   the best); AMP_ERROR_UNSUPPORTED if it is not there. "amx" asks Linux for its tiles
+   (arch_prctl) at the first product. After that sigaltstack refuses small stacks; if a thread has
+   one, the tier is "avx512". In a sandbox that kills a process for asking, force "avx512". */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* -------------------------------------------------------------- >>api  autocast
-   Which type an op computes in: tables and a stack of scopes, in an object of yours. You ask
-   (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler.
+   Which type an op computes in: tables, and a stack of scopes, in an object of yours. You ask for
+   the type (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler.
 
-   Products ask by themselves (amp_gemm, the drop-ins for cblas_sgemm and cublasSgemm). In a scope
-   of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM: into the
-   cache of a session, if it has one; else a CPU rounds them as amp_gemm_args.compute does, where an
-   override names the op or where that is faster (ampi_rounding_pays has the bounds).
-   Nothing is cast where compute is set, where a cache has no room, where all is fp32 and n k is
-   below 2^10, nor, of fp32, with AMP_CBLAS on Apple: Accelerate is faster. */
+   Products ask by themselves: amp_gemm, what is made of it, and the drop-ins for cblas_sgemm and
+   cublasSgemm. In a scope of the thread's autocast their fp32 operands are cast as the policy
+   says of AMP_OP_GEMM: into the cache of a session, if it has one; else a CPU rounds them, as
+   amp_gemm_args.compute does, where an override names the op or where that is faster
+   (ampi_rounding_pays has the bounds). Nothing is cast if compute is set, if a cache has no room,
+   or if all is fp32 and n k is below 2^10 or AMP_CBLAS is Apple's, which is faster. */
 #ifndef AMP_NO_AUTOCAST
 
-/* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
+/* A scope, from push to pop. Zero is inherited from the scope around it; outermost: on. */
 typedef enum amp_autocast_mode {
     AMP_AUTOCAST_INHERIT = 0, AMP_AUTOCAST_ON, AMP_AUTOCAST_OFF
 } amp_autocast_mode;
@@ -1161,7 +1161,7 @@ enum {
     AMP_MAX_PATTERN   = 64  /* one is shorter */
 };
 
-/* What holds for an op, and for layers: a rule, and low if words say it; is it the policy's? */
+/* The rule for an op or for layers; its low, if words name it; whether it is not the policy's. */
 typedef struct ampi_ruling { uint8_t rule, dtype, overridden; } ampi_ruling;
 typedef struct ampi_override {
     char        pattern[AMP_MAX_PATTERN];
@@ -1182,32 +1182,32 @@ typedef struct amp_autocast {
     ampi_ruling   ops[256]; /* by amp_op, with room for more of them */
 } amp_autocast;
 
-/* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes
-   nothing is cast. Copy the object as you like, for another thread, too: a copy has no weight
+/* dtype: low (the 16-bit type) where no scope names one; AMP_F32: the policy's. Outside all
+   scopes nothing is cast. You may copy the object, also for another thread; a copy has no weight
    cache. */
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
 
-/* Enter, leave a scope. AMP_ERROR_TOO_LARGE: 32 are open; AMP_ERROR_BAD_STATE: none is open. */
+/* Enter and leave a scope. AMP_ERROR_TOO_LARGE: 32 are open; AMP_ERROR_BAD_STATE: none is. */
 AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope);
 AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
 
-/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
-   Where the compiler has no thread-local storage this does nothing, and returns NULL. */
+/* Make ac this thread's current autocast (NULL: none), and return the one before. A thread starts
+   with none. If the compiler has no thread-local storage, this does nothing and returns NULL. */
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
 
-/* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
-   is said of a layer over what is said of an op:
+/* Change the policy by words, separated by commas or spaces. A later word replaces an earlier
+   one; a rule for a layer is stronger than one for an op:
        fp16, bf16                 low (or float16, half, bfloat16)
        off                        no autocast in any scope
        tf32                       products that stay in fp32 are made with amp_gemm_args.tf32
-       torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
+       torch_cuda, apex_o1 ...    another policy; earlier words are forgotten
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
-                                  for any characters, none included
-   No blanks around =. AMP_ERROR_PARSE changes nothing and tells where (position may be NULL).
-   The environment variable AMP_POLICY may hold the same. AMP_DTYPE=fp16 or bf16 is low, also
-   where the program said something of op:gemm. An AMP_POLICY of the other type (word or policy)
-   is AMP_ERROR_MIXED_TYPES. AMP_ENABLE=1 or an AMP_DTYPE of 16 bits ends the program's off.
+                                  for any characters, or none
+   No blanks around =. AMP_ERROR_PARSE changes nothing; *position says where (position may be
+   NULL). The environment variable AMP_POLICY may hold the same words. AMP_DTYPE=fp16 or bf16 is
+   low, even if the program has set op:gemm; then an AMP_POLICY of the other type (word or policy)
+   is AMP_ERROR_MIXED_TYPES. AMP_ENABLE=1, or an AMP_DTYPE of 16 bits, ends the program's off.
    AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. If AMP_DTYPE or AMP_ENABLE
    cannot be read, *value is its text, and *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
@@ -1215,19 +1215,19 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 #endif
 
-/* The policy in force as a table with reasons, line by line (write_fn false: AMP_ERROR_WRITE), and
-   which layer patterns have "matched nothing yet". */
+/* Write the policy in force as a table with reasons, line by line, with the layer patterns that
+   have "matched nothing yet". AMP_ERROR_WRITE: write_fn returned false. */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* --------------------------------------------------------------- >>api  session
-   All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
-   in backend memory; an autocast in a scope, current in this thread; a cache of 16-bit copies.
-   Weights that you add are cast once until they change, all else for one product. On a CPU it
-   pays where few rows (below 256; in fp16 on AMX 17 and more, or one) meet a weight. */
+   All that an fp32 trainer on cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
+   in backend memory; an autocast in a scope, current in this thread; a cache of 16-bit copies. A
+   weight that you add is cast once until it changes, all else for one product. On a CPU that pays
+   where few rows (below 256; in fp16 on AMX 17 and more, or one) are multiplied by a weight. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
-/* Matrices and the type to cast them to, or of their cast; when: version of masters, capture. */
+/* Matrices, and the type that they are cast to; when: version of masters, capture. */
 typedef struct ampi_matrix {
     const float *x;
     size_t       rows, cols, ld, count, stride; /* of one: stride 0 */
@@ -1246,29 +1246,29 @@ typedef struct ampi_cached {
 struct amp_session { /* scaler and autocast are for your calls, the counters to read */
     amp_scaler  *scaler;
     amp_autocast autocast;
-    uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
+    uint64_t hits;       /* a weight's copy was current, or is the optimizer's model copy         */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
     uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
     uint64_t small;      /* products left in fp32: casts would take longer                        */
-    uint64_t mismatches; /* weights cast for every product: the policy is not of desc.dtype     */
+    uint64_t mismatches; /* weights cast for every product: their model copy has another type   */
     /* private: */
     amp_autocast        *before;
     amp_backend          backend;
     amp_allocator        allocator;
     void                *block;
     char                *memory;
-    size_t               size, top; /* weights from the start, others from top to the end */
+    size_t               size, top; /* weights from the start on, others from top on      */
     uint64_t             product;  /* counts them */
-    int                  captured; /* replays change what the host does not see changing */
+    int                  captured; /* replays may change weights unseen by the host      */
     int                  num_entries, num_optimizers;
     ampi_cached          entries[AMP_MAX_CACHED];
     const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
 /* num_bytes is memory for copies. Each weight that you add, used in one shape, takes at most 2
-   for each element from its first to its last (gaps between rows or matrices count, but are not
-   read), 14 for each row, and 256. So does each operand, not added, of the largest product. */
+   bytes for each element from its first to its last (gaps between rows or matrices count, but are
+   not read), 14 for each row, and 256. So does each other operand of the largest product. */
 typedef struct amp_session_desc {
     const amp_backend *backend;   /* NULL: CPU                                                   */
     size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
@@ -1280,31 +1280,31 @@ typedef struct amp_session_desc {
     char              *problem;   /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong             */
 } amp_session_desc;
 
-/* desc NULL: all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY have the last word,
-   with the errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask
-   for brings a loss scale. Only start allocates. Products on another stream than backend's stay
-   fp32. Then scale the loss, unscale gradients (with momentum: as amp_optimizer_carry says), step
-   unless scaler->found_inf, update the scaler, and call amp_session_changed. A loop's own Adam is
-   at step scaler->good + 1. End sessions in the reverse order: each restores the autocast before
-   it. Zero *session before its first start; do not move it while it runs. AMP_ERROR_BAD_STATE:
-   *session runs, perhaps below another one or in another thread. */
+/* Start a session. Zero *session before its first start; do not move it while it runs. desc NULL:
+   all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY override desc, with the
+   errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask for brings
+   a loss scale. Only start allocates. Products on another stream than backend's stay fp32. In an
+   iteration scale the loss, unscale gradients (with momentum: as amp_optimizer_carry says), step
+   unless scaler->found_inf, update the scaler, call amp_session_changed. A loop's own Adam is at
+   step scaler->good + 1. End sessions in reverse order: each restores the autocast before it.
+   AMP_ERROR_BAD_STATE: *session runs, perhaps below another one or in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
 
-/* A weight of n elements, whose copy stays; what was added at this address before is forgotten (n
-   0: for good, before you free it). There is one copy of each: add blocks that you multiply with
-   one by one. A weight of a prepared optimizer costs nothing where its model copy is of the type
-   wanted, ld is a multiple of 8, and the copy of the operand begins at a multiple of 16 bytes;
-   else add it, too: steps tell that it has changed. opt outlives the session and does not move.
+/* Add a weight of n elements, whose copy is kept; what was added at this address before is
+   forgotten (n 0 only forgets: before you free it). Each has one copy: add blocks that you
+   multiply with one by one. A weight of a prepared optimizer needs none where its model copy is of
+   the type wanted, ld is a multiple of 8, and the operand's copy begins at a multiple of 16 bytes;
+   else add it, too: steps tell that it changed. opt outlives the session and does not move.
    AMP_ERROR_TOO_LARGE: too many. AMP_ERROR_UNSUPPORTED: shards, storage without fp32 masters. */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
-/* You have written to an added weight (NULL: any of them), or replayed a graph that does. */
+/* Say that you have written to an added weight (NULL: any), or replayed a graph that does. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight);
 
-/* For debugging: AMP_ERROR_STALE if *weight (may be NULL) was written to without
-   amp_session_changed. Reads all; waits. */
+/* For debugging: AMP_ERROR_STALE, and *weight (weight may be NULL), if one was written to without
+   amp_session_changed. Reads all weights and copies; waits. */
 AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight);
 
 /* ----------------------------------------------------------------- >>api  sgemm */
@@ -1313,7 +1313,7 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
 #define AMP_CUBLAS
 #endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
-/* cublasSgemm and cublasSgemmStridedBatched in a session with a weight cache, summed in fp32.
+/* cublasSgemm and cublasSgemmStridedBatched in a session with a weight cache; sums are fp32.
    Where nothing is cast they call the originals. AMP_CUBLAS_DROP_IN, instead of AMP_CUBLAS, gives
    them the names of the originals from here on. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
@@ -1344,9 +1344,9 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
        K keep        reads and returns what it is given, but computes in fp32 inside
        W promote     inputs are cast to the widest among them and low
        B banned      not safe in 16 bits: AMP_ERROR_BANNED, until overridden
-   An op that a system composes of others has the rule of what they add up to. TF paints graphs; of
-   that a rule per op remains: allow L, infer and clear P or W, deny and unlisted F. Ops are only
-   appended; the columns are private. */
+   An op that a system composes of others has the rule that they amount to. TF has rules for graphs;
+   by op they are: allow L, infer and clear P or W, deny and unlisted F. New ops are appended; the
+   columns are private. */
 #define AMP_OP_LIST(X)                                                                       \
     X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL) \
     X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)        \
@@ -1394,13 +1394,13 @@ typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
 #undef AMPI_OP
 
 /* The op of a name, as PyTorch or TensorFlow spell it; capitals and underscores do not matter.
-   AMP_ERROR_INVALID_ARGUMENT if unknown. Back: LAYER_NORM; or NULL. */
+   AMP_ERROR_INVALID_ARGUMENT: unknown. And the name of an op, such as LAYER_NORM; or NULL. */
 AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
 AMP_DEF const char *amp_op_name(amp_op op);
 
-/* In what type to compute op, whose floating-point inputs have these types, and what to return,
-   by ac, or with NULL by the calling thread's autocast. compute and output may be NULL.
-   AMP_ERROR_BANNED if op is; AMP_ERROR_MIXED_TYPES if a promoting op mixes fp16 and bf16. */
+/* The type to compute op in, and the type to return, for floating-point inputs of these types, by
+   ac (NULL: the thread's autocast). compute and output may be NULL. AMP_ERROR_BANNED: op is banned.
+   AMP_ERROR_MIXED_TYPES: a promoting op mixes fp16 and bf16. */
 AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                       int count, amp_dtype *compute, amp_dtype *output);
 
@@ -1417,7 +1417,7 @@ typedef struct ampi_entry {
     int         flat, set; /* set: its moments were */
 } ampi_entry;
 struct amp_optimizer {
-    amp_optimizer_desc desc; /* but for what ranks, report and storage point to: */
+    amp_optimizer_desc desc; /* what ranks, report and storage point to follows: */
     amp_ranks          ranks;
     amp_storage        storage;
     amp_report_desc    watch;
@@ -1440,9 +1440,9 @@ struct amp_optimizer {
 #ifdef AMP_CBLAS
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
-/* cblas_sgemm is amp_gemm on the CPU from here on (>>api autocast). What amp_gemm refuses goes to
-   (cblas_sgemm)(...), the original. Scopes belong to a thread: a worker computes in fp32 until it
-   has amp_autocast_use for an autocast of its own. */
+/* From here on cblas_sgemm is amp_gemm on the CPU (>>api autocast). What amp_gemm refuses goes to
+   the original, (cblas_sgemm)(...). Scopes belong to a thread: another one computes in fp32 until
+   it calls amp_autocast_use with an autocast of its own. */
 AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc);
