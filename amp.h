@@ -60,7 +60,7 @@
        backoff, growth   the scale shrinks after found_inf, and grows after many good steps
        master weights    the fp32 weights, which the optimizer changes
        model weights     their copy (fp16, bf16), which forward and backward read
-       skipped step      not an error: weights and moments stay, the scale backs off
+       skipped step      weights, moments and step count stay, the scale backs off; no error
        scope             code in which autocast is on or off, from amp_autocast_push to _pop
 
    >>steps  One iteration, a step that is taken or skipped:
@@ -71,6 +71,9 @@
        4  unscale     and clip; the optimizer changes the masters. Skipped after inf or NaN
        5  update      the loss scale moves; after a step that was taken, models are written
 
+   A gradient that is inf or NaN is no error. The step is skipped, status.did_step is 0, and
+   amp_optimizer_stats says where it was; status.stuck is 1 from 40 skips in a row on.
+
    Your own optimizer, after amp_optimizer_init, _add for each tensor, and _prepare. For bf16 set
    desc.dtype = AMP_BF16 and desc.scaler.preset = AMP_PRESET_NONE:
        forward(amp_optimizer_model(&opt, 0));          the 16-bit copy of the weights
@@ -78,8 +81,8 @@
        if (amp_optimizer_begin_step(&opt))             all finite? then unscaled
            sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
        amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
-   A loop that keeps its own memory needs amp_scaler_* alone: unscale each gradient, step if
-   found_inf is 0, update. To resume, prepare as before and call amp_optimizer_load_file.
+   To resume, prepare as before and call amp_optimizer_load_file (>>api state). A loop that keeps
+   its own memory needs amp_scaler_* alone: unscale each gradient, step if found_inf is 0, update.
 
    Two optimizers with one check: tensors with amp_tensor.own are stepped by your optimizer, such
    as Muon for the matrices, and all others by desc.kind (AMP_KIND_ADAMW, _SGD or _LION):
@@ -87,11 +90,10 @@
        if (amp_optimizer_begin_step(&opt))             one norm, clip factor and skip for all
            muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); tensor 0 has own
        amp_optimizer_end_step(&opt);                   steps the others; new scale, new copies
-   end_step reads the gradients of the others again. Do not write to them before it, or they step
-   by what you wrote (examples/pitfalls.c); desc.zero_grad clears all at the right time. Tensors
-   with own are stored in fp32, whatever storage says, and amp.h has no moments for them. Without
-   a learning rate the step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and
-   _carry; own in shards, or with rows.
+   end_step reads the gradients of the others again: do not write to them before it
+   (examples/pitfalls.c). desc.zero_grad clears all at the right time. Tensors with own are stored
+   in fp32, whatever storage says, without moments in amp.h. AMP_ERROR_BAD_STATE: no learning
+   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in shards, or with rows.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
    norm is the global one of all unscaled gradients. A skipped step clips nothing; its norm is
@@ -111,9 +113,8 @@
        momentum in gradients  amp_optimizer_carry, without unscale_in_place (Darknet)
        another program's run  your optimizer loads its moments and step count as before; fused
                               steps need desc.first_step and amp_optimizer_set_moments
-       traps (KANN)           feholdexcept before forward, fesetenv after backward: after an
-                              overflow your code computes inf - inf. amp.h needs neither. (musl's
-                              leaves traps on: there use _mm_setcsr)
+       traps (KANN)           feholdexcept before forward, fesetenv after backward (on musl
+                              _mm_setcsr): after an overflow your code computes inf - inf
 
    >>numbers
 
@@ -136,9 +137,9 @@
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum. Where
    machines must agree, call amp_cpu_force_tier("avx512"), or "neon". A row of C has the same bits
    for any m and at any place, except with AMP_CBLAS. Three tiers have bits of their own, AMX and
-   BFMMLA where m and n are at least 2 and m n k is at least 2^15: a row has one set of bits below
-   and one from there on. fp16 in a scope has another, from which it is rounded: m and n above 16,
-   m n k at least 2^17. In all three bf16 subnormals and sums below 2^-126 count as 0:
+   BFMMLA only from m and n of 2 and m n k of 2^15 on: a row has one set of bits below that bound
+   and one above. In a scope fp16 has another bound, from which it is rounded: m and n above 16, m
+   n k of 2^17. In all three bf16 subnormals and sums below 2^-126 count as 0:
        AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
            even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
            but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
@@ -221,8 +222,7 @@
        AMP_FILE             with it, if this file has another name: that name, in quotes. The file
                             includes itself for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower
-       AMP_NO_STDLIB        with it: no malloc, files or environment; every desc must then have an
-                            allocator
+       AMP_NO_STDLIB        with it: no malloc, files, environment; each desc needs an allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
                             __declspec(dllexport); default extern (amp_kernels.cu's are extern)
        AMP_KERNELS          in amp_kernels.cu and tests only
