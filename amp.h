@@ -182,9 +182,9 @@
    Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
    loss there, too (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel), and the host
    never waits. A CUDA graph can hold a step: capture amp_optimizer_step_graph, and call
-   amp_optimizer_set_lr before each replay. On GPUs of 9.0 and newer (CUDA 12.3) the step's second
-   kernel is launched before the first ends. A captured step then has an edge with data
-   (programmatic dependency), and hosts that walk graphs must ask for edge data; else
+   amp_optimizer_set_lr before each replay. On GPUs of compute capability 9.0 and up (CUDA 12.3)
+   the step's second kernel is launched before the first ends. A captured step then has
+   an edge with data (programmatic dependency). Hosts that walk graphs must ask for edge data; else
    cudaGraphGetEdges and the like return cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
 
    Your own optimizer kernel learns of a skip in one of three ways:
@@ -218,7 +218,7 @@
        AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks,
                             sparse gradients, reports, storage other than fp32. No struct changes;
                             a desc, tensor or file that needs one is AMP_ERROR_UNSUPPORTED, by
-                            name. amp_kernels.cu needs none; the last one halves its code
+                            name. amp_kernels.cu needs none of them; the last halves its code
        AMP_FILE             with it, if this file has another name: that name, in quotes. The file
                             includes itself for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower
@@ -237,14 +237,14 @@
             has changed nothing, with these exceptions. If a backend fails in a step, a load, a
             rebind or set_moments (the CPU never does), or if reduce_fn fails, load a saved state
             before you go on. If a backend fails in prepare, models may have been written. After a
-            second begin_step, end_step completes the step and then returns the error. An init
-            (amp_*_init, amp_*_backend) that is refused leaves a zeroed object: call it again.
+            second begin_step, end_step completes the step, then returns the error. A refused init
+            (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry.
    Silence  A step without any gradient is an error. For mistakes that no call can refuse, see
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
-            AMP_INLINE_TENSORS tensors, prepare, save and load while they work, amp_session_start,
-            and large products without a workspace (malloc; amp_gemm_workspace). All other memory
-            that is not device memory comes from desc.allocator.
+            AMP_INLINE_TENSORS tensors, prepare, save and load while they work, amp_session_start;
+            and large products without a workspace, by malloc (amp_gemm_workspace). All else that
+            is not device memory comes from the allocator of the desc.
    Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
             fp32, your own loop                  4 + 4 + 8        16
             your AdamW, fp32 gradients           4 + 4 + 8 + 6    22
