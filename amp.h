@@ -432,9 +432,9 @@ typedef enum amp_preset {
     AMP_PRESET_TORCH,                 /* 2^16 2000 -     -    -  GradScaler; can sink to 0        */
     AMP_PRESET_APEX,                  /* 2^16 2000 -     2^24 -  apex.amp LossScaler              */
     AMP_PRESET_APEX_HYSTERESIS,       /* 2^16 2000 -     -    1  apex update_scale_hysteresis     */
-    AMP_PRESET_MEGATRON,              /* 2^32 1000 1     -    2  refilled by growth; to inf       */
-    AMP_PRESET_DEEPSPEED,             /* 2^16 1000 1     -    2  to 0.17.0; refilled by growth    */
-    AMP_PRESET_DEEPSPEED_CONSECUTIVE, /* 2^16 1000 1     -    2  to 0.17.0; by any good step      */
+    AMP_PRESET_MEGATRON,              /* 2^32 1000 1     -    2  refilled by growth; can be inf   */
+    AMP_PRESET_DEEPSPEED,             /* 2^16 1000 1     -    2  until 0.17.0; refilled by growth */
+    AMP_PRESET_DEEPSPEED_CONSECUTIVE, /* 2^16 1000 1     -    2  until 0.17.0; by any good step   */
     AMP_PRESET_DEEPSPEED_FUSED,       /* 2^32 1000 1     -    -  FP16_Optimizer: one step later   */
     AMP_PRESET_FLAX,                  /* 2^16 2000 FLT_MIN FLT_MAX -  grows after N + 1           */
     AMP_PRESET_JMP,                   /* 2^16 2000 1     -    -                                   */
@@ -460,7 +460,7 @@ typedef struct amp_scaler_desc {
     int        hysteresis;      /* back off at the Nth overflow; ignored in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
     float      max_scale;       /* growth stops here; both also bound a default init_scale      */
-    int        disabled;        /* nonzero: scale is 1, no step is skipped, updates only count    */
+    int        disabled;        /* nonzero: scale is 1, no step is skipped, updates only count  */
     amp_preset preset;
     char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: why amp_scaler_init failed   */
 } amp_scaler_desc;
@@ -575,13 +575,13 @@ typedef struct amp_optimizer_desc {
     amp_scaler_desc    scaler;
     amp_scaler        *shared_scaler; /* NULL, or one of several optimizers, in backend memory:
                                          call amp_scaler_update after the steps of all           */
-    double beta1, beta2;              /* 0: AdamW 0.9, 0.999; Lion 0.9, 0.99. Off: 1e-30        */
-    double eps;                       /* AdamW. 0: 1e-8. Off: 1e-30                             */
+    double beta1, beta2;              /* 0: AdamW 0.9, 0.999; Lion 0.9, 0.99. Off: 1e-30         */
+    double eps;                       /* AdamW. 0: 1e-8. Off: 1e-30                              */
     double momentum;                  /* SGD; 0: off                                             */
     int    nesterov;                  /* SGD; nonzero needs momentum > 0                         */
-    float  weight_decay;              /* 0                                                       */
+    float  weight_decay;              /* 0: none                                                 */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
-    int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one, too */
+    int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
     int    unscale_in_place;          /* nonzero: unscale fp32 gradients in place; set it only if
                                          every backward overwrites them                          */
     uint64_t      first_step;         /* steps taken before; then call amp_optimizer_set_moments */
@@ -598,7 +598,7 @@ typedef struct amp_status {
     float    loss_scale;   /* for the next backward                                              */
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
-    uint32_t stuck;        /* 1: the scaler is, or skipped_in_a_row is 40 or more                */
+    uint32_t stuck;        /* 1: scaler.stuck is, or skipped_in_a_row is 40 or more              */
     uint64_t steps;        /* taken, plus desc.first_step                                        */
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
@@ -659,7 +659,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
-/* Load into a prepared optimizer with the same tensors (names, sizes, kind). Load reads and
+/* Save; load into a prepared optimizer with the same tensors (names, sizes, kind). Load reads and
    verifies all before it changes anything, in as much memory as was saved. _UNSUPPORTED: a file
    from before 0.6.0 (0.7.0 loads it and saves it anew). _CORRUPT and _MISMATCH: desc.problem
    names the number that is impossible, or the tensor. */
@@ -679,10 +679,10 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 /* Let the user of a program decide. AMP_DTYPE: fp32, fp16 or bf16 (float16, half, bfloat16).
    AMP_LOSS_SCALE: a number, or dynamic. AMP_ENABLE: 0 is fp32 and scaler.disabled, whatever the
    others say; 1 is not disabled, and fp16 where dtype is AMP_F32. Without AMP_LOSS_SCALE,
-   AMP_DTYPE of bf16 gives a zero desc.scaler AMP_PRESET_NONE; a change to fp16 gives the default
-   scale to one with AMP_PRESET_NONE, disabled or, in bf16, STATIC of at most 1. Storage: >>api
-   storage. Capitals, underscores and blanks do not matter. AMP_ERROR_INVALID_CONFIG: *variable
-   and *value (either pointer may be NULL) say what cannot be read. */
+   AMP_DTYPE=bf16 makes a zero desc.scaler AMP_PRESET_NONE, and a change to fp16 brings the
+   default scale where desc.scaler is AMP_PRESET_NONE, disabled or, of bf16, STATIC of at most 1.
+   Storage: >>api storage. Capitals, underscores and blanks do not matter. *variable and *value
+   (pointers that may be NULL) tell what cannot be read: AMP_ERROR_INVALID_CONFIG. */
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
                                                const char **variable, const char **value);
 #endif /* AMP_NO_STDLIB */
