@@ -101,8 +101,8 @@
    schedule should, too. Save and evaluate the masters; for 16-bit inference save the copies, too.
 
    bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE still skips a step whose
-   gradients are not finite; scaler.disabled does not. With neither the scale starts at 65536, for
-   AMP_F32 and bf16, too, and steps are refused (AMP_ERROR_BAD_STATE) until you ask for it.
+   gradients are not finite; scaler.disabled does not. With neither, the scale starts at 65536 in
+   every dtype, and steps are refused (AMP_ERROR_BAD_STATE) until you have asked for the scale.
 
    Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
@@ -788,7 +788,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
    stores this momentum. Save amp_optimizer_grad beside the state; after a load write it back (or
    zeros), and call this. AMP_ERROR_UNSUPPORTED: unscale_in_place, fused kinds.
    AMP_ERROR_BAD_STATE: the step had no unscale. With amp_scaler alone: check all; if found_inf is
-   0, unscale each to its own buffer (zero at first), and step; update; then, after a skip, too,
+   0, unscale each to its own buffer (zero at first), and step; update; then, even after a skip,
    set each gradient to its buffer times momentum * scale. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
@@ -800,13 +800,13 @@ typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_g
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
-/* The moments of tensor i, unscaled, in host memory: first, or momentum, and second. Each has n
-   floats; in shards those of this rank's range (amp_optimizer_range). NULL: one that the tensor
+/* The moments of tensor i, unscaled, in host memory: first, or momentum, and second, of n floats
+   each; in shards those of this rank's range (amp_optimizer_range). NULL: one that the tensor
    does not have (else AMP_ERROR_UNSUPPORTED), or that you do not read. Both calls wait. To
    continue a run, on any number of ranks: set desc.first_step to its steps, and set_moments after
    prepare. AdamW needs both: with first_step above 0 a step is AMP_ERROR_BAD_STATE until each
-   rank has set those of each tensor that learns (empty ranges, too), or loaded a state; at step 0
-   set_moments is AMP_ERROR_INVALID_CONFIG. Setting moments of 8 bits is AMP_ERROR_UNSUPPORTED. */
+   rank has set those of each tensor that learns, also of empty ranges, or loaded a state; at step
+   0 set_moments is AMP_ERROR_INVALID_CONFIG. Setting 8-bit moments is AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
@@ -887,7 +887,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
        amp_optimizer_step(opt, lr)                        on all ranks
        all-gather: each rank gives its ranges             into amp_optimizer_model, const cast away
 
-   A tensor learns if it has grad or grad_later, which serve nothing else. Prepare reads all of
+   A tensor learns if it has grad or grad_later, which have no other use. Prepare reads all of
    weight, or else of model. No step writes weight: forward reads amp_optimizer_model, which is
    whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
    Prepare, save_file and load_file call reduce_fn, too. All ranks fail if one does, except where
@@ -1273,8 +1273,8 @@ typedef struct amp_session_desc {
     const amp_backend *backend;   /* NULL: CPU                                                   */
     size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
     amp_allocator      allocator; /* on a CPU alone; zero: malloc and free                      */
-    amp_scaler_desc    scaler;    /* zero: the default, but a scale of 1 if this desc has no fp16 */
-    amp_dtype          dtype;     /* low; zero: fp16, but bf16 without a cache where it pays
+    amp_scaler_desc    scaler;    /* zero: default, or a scale of 1 if this desc has no fp16      */
+    amp_dtype          dtype;     /* low; zero: fp16, or bf16 without a cache where it pays
                                      (amp_capability_of)                                         */
     const char        *policy;    /* NULL, or words of amp_autocast_override, none against dtype  */
     char              *problem;   /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong             */
@@ -1295,7 +1295,7 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
    forgotten (n 0 only forgets: before you free it). Each has one copy: add blocks that you
    multiply with one by one. A weight of a prepared optimizer needs none where its model copy is of
    the type wanted, ld is a multiple of 8, and the operand's copy begins at a multiple of 16 bytes;
-   else add it, too: steps tell that it changed. opt outlives the session and does not move.
+   else add it: steps then mark it as changed. opt outlives the session and does not move.
    AMP_ERROR_TOO_LARGE: too many. AMP_ERROR_UNSUPPORTED: shards, storage without fp32 masters. */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
