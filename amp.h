@@ -1,8 +1,8 @@
 /* amp.h - v0.9.0 (in development) - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
-   The shortest program that trains faster: a layer in bf16, everything stored in fp32. It prints
-   a loss that falls from 42.71 to 0.00 (cc -O3 -I. fast.c -o fast).
+   The shortest program that trains faster: a layer that multiplies in bf16; all arrays are fp32.
+   The loss that it prints falls from 42.71 to 0.00 (cc -O3 -I. fast.c -o fast).
 
        #define AMP_IMPLEMENTATION
        #include "amp.h"
@@ -27,93 +27,94 @@
            return 0;
        }
 
-   AMP_IMPLEMENTATION stands in exactly one source file, compiled with -O2 or more; everywhere
-   else just #include "amp.h". 16-bit weights and gradients around an optimizer of your own:
-   >>steps.
+   Define AMP_IMPLEMENTATION in exactly one source file, best one of its own, compiled with -O2 or
+   more; all other files just #include "amp.h". 16-bit weights and gradients around an optimizer
+   of your own: >>steps. To test a change to amp.h: make test; tests/README.md.
 
    CONTENTS (search for the words behind >>)
 
-       >>words    >>steps    >>numbers    what things are called; the loop; rounding
+       >>words    >>steps    >>numbers    vocabulary; one training step; rounding and bits
        >>gpu                              CUDA: what runs where, and when
-       >>options  >>promises >>history    macros; memory, threads, errors
+       >>options  >>promises >>history    macros; errors, memory, threads; changes
        >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm;
-                  and if you want it cuda, control, batches, ranks, sparse, report, storage,
+                  optional: cuda, control, batches, ranks, sparse, report, storage,
                   capability, autocast, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
-       >>impl     the code of these rooms, and words, arrays, step; instruction sets
-                  (tiers) last
+       >>impl     the code, by the same names; instruction sets (tiers) last. AVX2's kernel is
+                  that of >>impl kernels: make tier TIER=avx2 prints it
 
-   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32
-   masters with fp16 or bf16 copies; a wrap for your optimizer, and fused ones; clipping; bitwise
-   save and load; products on mixed types; autocast; reports. It works on a CPU with nothing
-   else, and with amp_kernels.cu on NVIDIA GPUs, with the same bits.
+   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32 masters
+   with fp16 or bf16 copies; steps around your optimizer, and fused ones; clipping; bitwise save
+   and load; products of mixed types; autocast; reports. It runs on a CPU with nothing else and,
+   with amp_kernels.cu, on NVIDIA GPUs; steps have the same bits on both.
 
-   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and
-   never exits. Its globals are the instruction set it found (cpuid) and, one per thread, the
-   current autocast and the code of a failed CUDA call.
+   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and never
+   exits. It has three globals: the instruction set that it found (cpuid) and, in each thread, the
+   current autocast and the code of the last failed CUDA call.
 
    >>words
 
        loss scale        factor on the loss, so that small gradients survive fp16
        unscale           multiply gradients by 1 / loss scale, in fp32
-       found_inf         some gradient was inf or NaN; the step must be skipped
-       backoff           the scale shrinks, after found_inf; growth is the opposite
-       master weights    fp32, which the optimizer changes
-       model weights     the copy (fp16, bf16) that forward and backward read
-       skipped step      normal, not an error: weights stay, the scale shrinks
-       iteration         a step, taken or skipped (amp_iteration)
+       found_inf         flag: a gradient was inf or NaN, so the step must be skipped
+       backoff, growth   the scale shrinks after found_inf, and grows after many good steps
+       master weights    the fp32 weights, which the optimizer changes
+       model weights     their copy (fp16, bf16), which forward and backward read
+       skipped step      weights, moments and step count stay, the scale backs off; no error
+       scope             code in which autocast is on or off, from amp_autocast_push to _pop
 
-   >>steps  One iteration, whoever does the arithmetic:
+   >>steps  One iteration, a step that is taken or skipped:
 
        1  loss = forward(model weights)
-       2  backward(loss * loss scale)    gradients, scaled, of any type
+       2  backward(loss * loss scale)    gradients are scaled, of any type
        3  check       is any gradient inf or NaN? global norm, statistics
-       4  unscale     (clip) and let the optimizer change the masters; after an overflow: nothing
-       5  update      the loss scale moves; the model copies are written again
+       4  unscale     and clip; the optimizer changes the masters. Skipped after inf or NaN
+       5  update      the loss scale moves; after a step that was taken, models are written
 
-   Around an optimizer of your own, after amp_optimizer_init, _add once for each tensor, _prepare:
+   A gradient that is inf or NaN is no error. The step is skipped, status.did_step is 0, and
+   amp_optimizer_stats says where it was; status.stuck is 1 from 40 skips in a row on.
+
+   Your own optimizer, after amp_optimizer_init, _add for each tensor, and _prepare. For bf16 set
+   desc.dtype = AMP_BF16 and desc.scaler.preset = AMP_PRESET_NONE:
        forward(amp_optimizer_model(&opt, 0));          the 16-bit copy of the weights
        backward(dloss * amp_optimizer_loss_scale(&opt));
        if (amp_optimizer_begin_step(&opt))             all finite? then unscaled
            sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
        amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
-   amp_scaler_* alone serves a loop that keeps its own memory: unscale each gradient, then step,
-   then update.
+   To resume, prepare as before and call amp_optimizer_load_file (>>api state). A loop that keeps
+   its own memory needs amp_scaler_* alone: unscale each gradient, step if found_inf is 0, update.
 
-   Two optimizers behind one check: desc.kind is AMP_KIND_ADAMW, _SGD or _LION, and tensors with
-   amp_tensor.own are changed by yours, such as Muon for the matrices:
-       amp_optimizer_set_lr(&opt, lr);                 of the others
+   Two optimizers with one check: tensors with amp_tensor.own are stepped by your optimizer, such
+   as Muon for the matrices, and all others by desc.kind (AMP_KIND_ADAMW, _SGD or _LION):
+       amp_optimizer_set_lr(&opt, lr);                 of desc.kind
        if (amp_optimizer_begin_step(&opt))             one norm, clip factor and skip for all
-           muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); this one is own
+           muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); tensor 0 has own
        amp_optimizer_end_step(&opt);                   steps the others; new scale, new copies
-   end_step reads gradients of the others again: until then leave them as they are, or they step
-   by what you wrote there (examples/pitfalls.c). desc.zero_grad clears all at the right time.
-   Tensors with own are stored in fp32, whatever storage says, and have no moments in amp.h.
-   Without a learning rate begin_step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED:
-   amp_optimizer_step and _carry; own in shards, or with rows.
+   end_step reads the gradients of the others again: do not write to them before it
+   (examples/pitfalls.c). desc.zero_grad clears all at the right time. Tensors with own are stored
+   in fp32, whatever storage says, without moments in amp.h. AMP_ERROR_BAD_STATE: no learning
+   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in shards, or with rows.
 
-   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the
-   global one of all unscaled gradients (torch's formula). Bias correction counts status.steps,
-   the steps taken; a schedule should do so as well. Save and evaluate the masters; for inference
-   in 16 bits save the model copies too.
+   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
+   norm is the global one of all unscaled gradients. A skipped step clips nothing; its norm is
+   that of the finite elements. Bias correction counts status.steps, the steps taken, and a
+   schedule should, too. Save and evaluate the masters; for 16-bit inference save the copies, too.
 
-   bf16 has the range of fp32 and needs no scale: scaler.preset = AMP_PRESET_NONE still skips a
-   step whose gradients are not finite; scaler.disabled never skips. With neither the scale is
-   65536 in every dtype, AMP_F32 too, and the first step is refused (AMP_ERROR_BAD_STATE) until
-   you have asked for the scale.
+   bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE still skips a step whose
+   gradients are not finite; scaler.disabled does not. With neither, the scale starts at 65536 in
+   every dtype, and steps are refused (AMP_ERROR_BAD_STATE) until you have asked for the scale.
 
    Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
-       other weights          an average, the best: write them to the masters, amp_optimizer_refresh
+       other weights          write an average, or the best, to the masters; amp_optimizer_refresh
        gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
        one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
-                              tensors with keep_fp32 are read in the master
+                              read tensors with keep_fp32 in the master
        momentum in gradients  amp_optimizer_carry, without unscale_in_place (Darknet)
-       another program's run  your optimizer loads its moments and step count as before; for the
-                              fused steps: desc.first_step, and amp_optimizer_set_moments
-       traps (KANN)           feholdexcept before forward, fesetenv after backward: an overflow
-                              makes inf - inf in your code; amp.h needs neither (musl's leaves
-                              traps as they are: there _mm_setcsr)
+       another program's run  your optimizer loads its moments and step count as before; fused
+                              steps need desc.first_step and amp_optimizer_set_moments
+       traps (KANN)           feholdexcept before forward, fesetenv after backward (on musl
+                              _mm_setcsr): after an overflow your code computes inf - inf
 
    >>numbers
 
@@ -121,152 +122,151 @@
        fp16   s eeeee mmmmmmmmmm                    largest 65504,  least 6.0e-8
        bf16   s eeeeeeee mmmmmmm                    largest 3.4e38, least 9.2e-41
 
-   Conversions round to nearest, ties to even. Overflow gives inf, subnormals stay. A NaN stays a
-   NaN, becomes quiet and keeps the top bits of its payload, as the F16C instructions do (bf16 to
-   fp32 only appends zero bits). -Ofast, flush-to-zero and the rounding mode do not change a bit.
+   Conversions round to nearest, ties to even. Overflow gives inf; subnormals are kept. A NaN
+   becomes quiet and keeps the top bits of its payload, as in the F16C instructions (bf16 to fp32
+   only appends zero bits). -Ofast, flush-to-zero and the rounding mode change no bit.
 
-   In a step products and sums are rounded one by one, and the norm is summed in one fixed order.
-   While amp.h computes, rounding is to nearest, subnormals count and floating-point traps are
-   masked; your settings return with the call (x86 with SSE, AArch64, ARM from version 7 on by gcc
-   and clang, x86-64 by MSVC). On 32-bit x86 a float that a function returns is no signaling NaN;
-   without -mfpmath=sse only array casts and checks are exact. clang has no guard against -Ofast
-   on 32-bit ARM, nor clang 14 on AArch64, where it warns.
+   A step rounds each product and each sum by itself, and sums the norm in one fixed order. While
+   amp.h computes, rounding is to nearest, subnormals count and floating-point traps are masked;
+   your settings are restored on return (x86 with SSE, AArch64, ARM from version 7 on by gcc and
+   clang, x86-64 by MSVC). On 32-bit x86, returning a float from a function quiets a signaling
+   NaN; without -mfpmath=sse only array casts and checks are exact. clang offers no protection
+   from -Ofast on 32-bit ARM; neither does clang 14 on AArch64, where it warns.
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
-   round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
-   amp_cpu_force_tier("avx512"), or "neon", keeps to FMA where machines must agree. A row of C has
-   the same bits for any m and at any place (but by AMP_CBLAS). Three tiers have bits of their own,
-   AMX and BFMMLA where m and n are at least 2 and m n k at least 2^15: there a row has one set of
-   bits from 2^15 on, and in a scope fp16 from where it is rounded (m and n above 16, m n k at least
-   2^17). In all three bf16 subnormals and sums below 2^-126 count as 0:
-       AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time,
-           the even and the odd ones apart. fp16 is split into two bf16 numbers, exactly, but an
-           infinity may give NaN where A or B is not bf16. A's higher one times B's lower is added
-           first, then high high, low high, low low: so B' A' has other bits than A B, and x x' is
-           not symmetric; of bf16, and in other tiers, it is. With amp_gemm_args.tf32 fp32 is split,
-           too (16 bits; 8 below 2^-118), and low low is left out, of fp16 as well.
+   round once per k (an FMA) and have one set of bits; plain C rounds product and sum. Where
+   machines must agree, call amp_cpu_force_tier("avx512"), or "neon". A row of C has the same bits
+   for any m and at any place, except with AMP_CBLAS. Three tiers have bits of their own, AMX and
+   BFMMLA only from m and n of 2 and m n k of 2^15 on: a row has one set of bits below that bound
+   and one above. In a scope fp16 has another bound, from which it is rounded: m and n above 16, m
+   n k of 2^17. In all three bf16 subnormals and sums below 2^-126 count as 0:
+       AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
+           even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
+           but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
+           A's high times B's low, high high, low high, low low. So B' A' has other bits than A B,
+           and x x' is not symmetric; for bf16, and in other tiers, it is. amp_gemm_args.tf32
+           splits fp32, too (16 bits; 8 below 2^-118), and leaves out low low, of fp16 as well.
        AVX512_BF16 (AMD)    A and B of bf16, in pairs of k, the odd one first. Its model was
            compared with the instruction of Intel's processors and of Zen 4.
-       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16, four k at a time: to the sum is added
-           p0 + p1, then p2 + p3; products and sums are rounded to odd (cut off; the last bit is 1
-           if anything was). Its model was compared with qemu: it has never run on hardware. (For
-           fp16 Arm has FMLAL, as many products as FMLA, and sums in fp16, which overflow: neither.)
+       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16, four k at a time: p0 + p1 is added to
+           the sum, then p2 + p3. Products and sums are rounded to odd (cut off; the last bit is 1
+           if anything was). Its model was compared with qemu; no hardware has run it. (For fp16
+           Arm has FMLAL, no more products than FMLA, and fp16 sums, which overflow: unused.)
 
-   Determinism, by what trainers ask for, with the tests that show it. Steps are all but the
-   products: casts, checks, norm, clip factor, scale, optimizers.
-       the same run again: steps the same bits; products on a CPU, too, whatever flags, threads and
-           alignment are; on a GPU as cuBLAS promises, of one version, GPU, stream (test_bits.c)
-       another build or machine: steps the same bits, for compilers, flags, instruction sets, byte
-           order, CPU or GPU, grids, graphs (but sign and payload of a NaN that comes of an infinite
-           weight or moment, or of a check that is disabled). Products: within FMA, tiles, pairs,
-           BFMMLA and plain C, but sign and payload of a NaN; on a GPU no (bits.sh; test_cuda.cpp:
-           own_steps to shards, grids; tests/gpu/gpu.sh on a device; test_gemm.c: bits_*;
-           tests/vectors)
+   What is reproducible, and which tests show it. Steps here are all except products: casts,
+   checks, norm, clip factor, scale, optimizers.
+       the same run again: the same bits in steps, and in products on a CPU for any flags, threads
+           and alignment; on a GPU what cuBLAS promises for a version, GPU, stream (test_bits.c)
+       another build or machine: the same bits in steps for any compiler, flags, instruction set,
+           byte order, grid, on CPU and GPU, in graphs. Exception: sign and payload of a NaN from
+           an infinite weight or moment, or of one that scaler.disabled let pass. Products agree
+           within FMA, AMX, AVX512_BF16, BFMMLA and plain C, except for sign and payload of a NaN;
+           on a GPU they do not (bits.sh; test_cuda.cpp: own_steps to shards, grids;
+           tests/gpu/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
-       any number of ranks: steps with desc.ranks, if micro-batches are added in the order that
-           >>api ranks says, have the same bits; with amp_ranks.whole the norm is a sum in your
-           order (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
+       any number of ranks: steps with desc.ranks have the same bits if micro-batches are added in
+           the order of >>api ranks; with amp_ranks.whole the norm is a sum in your order
+           (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
 
    >>gpu
 
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
-   -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Set desc.backend to an amp_cuda_backend
-   of your stream, and hand device memory to the same functions. A fused step is two launches.
-   Experimental: no GPU has run it yet. Bits are shown by an emulator, costs by instructions, loads
-   and bytes that were counted. tests/README.md says what is left to a GPU.
+   -lcublas -lcublasLt (with gcc also -lcudart -lstdc++). Make a backend of your stream, set
+   desc.backend to it, and pass device memory to the functions of amp_optimizer and amp_gemm:
+       amp_cuda_backend(&gpu, stream, cublas_handle); desc.backend = &gpu;
+   amp_cast and amp_scaler_* have twins, amp_cuda_*. A fused step is two kernel launches.
+   Experimental: no GPU has run it yet. An emulator shows the bits; costs are counts of
+   instructions, loads and bytes. tests/README.md says what is left to a GPU.
 
-   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale
-   the loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host
-   never waits. A step can be captured in a CUDA graph: call amp_optimizer_set_lr before each
-   replay, and amp_optimizer_step_graph inside. On GPUs of 9.0 and newer (CUDA 12.3) the step's
-   second kernel is launched before the first ends, so a captured step has an edge with data
-   (programmatic dependency): hosts that walk graphs must ask for edge data, without which
-   cudaGraphGetEdges and its likes are cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
+   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
+   loss there, too (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel), and the host
+   never waits. A CUDA graph can hold a step: capture amp_optimizer_step_graph, and call
+   amp_optimizer_set_lr before each replay. On GPUs of compute capability 9.0 and up (CUDA 12.3)
+   the step's second kernel is launched before the first ends. A captured step then has
+   an edge with data (programmatic dependency). Hosts that walk graphs must ask for edge data; else
+   cudaGraphGetEdges and the like return cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
 
    Your own optimizer kernel learns of a skip in one of three ways:
-       read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler alone
-                      (cublasSaxpy): cudaMemcpy found_inf after unscale, step if it is 0, update
-       gate           amp_optimizer_check, your kernel, end_step; the kernel starts with
-                      if (gate->skip) return; gate is that of amp_optimizer_gate
+       read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler
+                      alone (cublasSaxpy): unscale, cudaMemcpy found_inf, step if it is 0, update
+       gate           amp_optimizer_check, your kernel, end_step. The kernel begins with
+                      if (gate->skip) return; where gate is that of amp_optimizer_gate
        graph node     amp_cuda_if_begin and _end around launches that you cannot change; CUDA 12.4
-   The functions of amp.h are for the host; in a kernel fp16 is __half and bf16 __nv_bfloat16, with
-   the same bits.
+   amp.h's functions run on the host. Kernels use __half and __nv_bfloat16, with the same bits.
 
-   Work is in the order of the backend's stream. If backward or a collective runs on another stream,
-   the backend's must wait for that one before the step, and that one for the backend's before it
-   reads model copies:
+   Work is queued on the backend's stream. If backward or a collective runs on another one, the
+   backend's must wait for it before the step, and it for the backend's before it reads models:
        cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
    With several GPUs, the stream's device must be current in every call. Ranks: >>api ranks.
 
-   >>options  Macros, with the place where each must be defined.
+   >>options  Macros, and where each must be defined. "With it": where AMP_IMPLEMENTATION is.
 
        AMP_IMPLEMENTATION   in one file: compiles the functions there
-       AMP_STATIC           with it: all functions, and the current autocast, are that file's own
+       AMP_STATIC           with it: functions and current autocast are private to that file
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32 matrices with
-                            cblas_sgemm, unless they are thin or tiny; on Apple (Accelerate) in
-                            a scope, too: >>api autocast
+                            cblas_sgemm unless they are thin or tiny, and on Apple (Accelerate)
+                            also in a scope: >>api autocast
        AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
                             >>api cblas
        AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
        -O2                  with it, no macro: clang -O0 makes fp32 50 times slower; gcc optimizes
-                            amp.h without -O, too
+                            amp.h even without -O
        AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 2,000 times slower)
-       -fopenmp             with it, no macro: large arrays are shared by threads
+       -fopenmp             with it, no macro: threads share the work on large arrays
        AMP_NO_AUTOCAST      everywhere: without autocast and session
-       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks, sparse
-                            gradients, reports, storage formats but fp32. No struct changes; a desc,
-                            tensor or file that needs one is AMP_ERROR_UNSUPPORTED by name.
-                            amp_kernels.cu needs none; the last leaves out half of its code
-       AMP_FILE             with it, if this file has another name: that, in quotes. It reads
-                            itself for each set of vector instructions
+       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks,
+                            sparse gradients, reports, storage other than fp32. No struct changes;
+                            a desc, tensor or file that needs one is AMP_ERROR_UNSUPPORTED, by
+                            name. amp_kernels.cu needs none of them; the last halves its code
+       AMP_FILE             with it, if this file has another name: that name, in quotes. The file
+                            includes itself for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower
-       AMP_NO_STDLIB        with it: no malloc, files or environment; every desc must then carry an
-                            allocator
+       AMP_NO_STDLIB        with it: no malloc, files, environment; each desc needs an allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
                             __declspec(dllexport); default extern (amp_kernels.cu's are extern)
-       AMP_KERNELS          in amp_kernels.cu, and tests, only
-       AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer shall
-                            load on an older driver: no amp_cuda_if_begin
-       AMP_NO_EARLY_LAUNCH  for amp_kernels.cu: kernels of a step one behind the other (>>gpu)
-       -lm                  other compilers than gcc and clang may need it, for a square root
+       AMP_KERNELS          in amp_kernels.cu and tests only
+       AMP_NO_CONDITIONAL   for amp_kernels.cu: without amp_cuda_if_begin, so that a program built
+                            with CUDA 12.4 or newer loads on an older driver
+       AMP_NO_EARLY_LAUNCH  for amp_kernels.cu: a step's second kernel waits for the first (>>gpu)
+       -lm                  compilers other than gcc and clang may need it, for a square root
 
    >>promises
 
-   Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
-            changed nothing, with these exceptions. A backend fails in a step, a load, a rebind or
-            set_moments (the CPU never does), or reduce_fn does: load a saved state before going on.
-            A backend fails in prepare: models may have been written. end_step reports a second
-            begin_step after it has ended the step. An init (amp_*_init, amp_*_backend) that is
-            refused leaves a zeroed object: correct the desc and call it again.
-   Silence  What cannot have worked says so: a step without any gradient is an error; see
+   Errors   Functions that can fail return amp_result; AMP_OK is 0. A call that returns an error
+            has changed nothing, with these exceptions. If a backend fails in a step, a load, a
+            rebind or set_moments (the CPU never does), or if reduce_fn fails, load a saved state
+            before you go on. If a backend fails in prepare, models may have been written. After a
+            second begin_step, end_step completes the step, then returns the error. A refused init
+            (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry.
+   Silence  A step without any gradient is an error. For mistakes that no call can refuse, see
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
-   Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
-            step; add allocates only beyond AMP_INLINE_TENSORS tensors; save and load allocate
-            while they work. All that is not device memory goes through desc.allocator.
+   Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
+            AMP_INLINE_TENSORS tensors, prepare, save and load while they work, amp_session_start;
+            and large products without a workspace, by malloc (amp_gemm_workspace). All else that
+            is not device memory comes from the allocator of the desc.
    Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
             fp32, your own loop                  4 + 4 + 8        16
-            around it, fp32 gradients            4 + 4 + 8 + 6    22
+            your AdamW, fp32 gradients           4 + 4 + 8 + 6    22
             the same, unscale_in_place           4 + 4 + 8 + 2    18
-            around it, 16-bit gradients          4 + 2 + 8 + 6    20
-            amp_optimizer_step, AdamW            4 + 4 + 10       18
+            your AdamW, 16-bit gradients         4 + 2 + 8 + 6    20
+            amp_optimizer_step, fp32 gradients   4 + 4 + 10       18
             the same, 16-bit gradients           4 + 2 + 10       16
             dtype AMP_F32, moments of 8 bits     4 + 4 + 2        10
-            So it grows, but where >>api storage stores moments or masters in low precision.
-            Activations in 16 bits take half of theirs.
+            Mixed precision needs more memory for these, unless >>api storage stores moments or
+            masters in low precision. Activations in 16 bits need half of theirs.
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or above 2^31. Names
             are stored as pointers: they must outlive the object.
-   Threads  No object locks itself: one thread at a time may use an object. Different objects may be
-            used from different threads, unless they share a scaler.
-   Versions From 1.0 on a name above "Stop here" keeps its meaning, a preset its rules, a step its
-            bits, AMP_PROBLEM_SIZE its 200, and later releases read every file that one has saved.
-            What is to leave is named in History by a release in which it still works. Sizes
-            and members marked private may change with any release: compile all units that share an
-            object with one header.
-            Before 1.0 presets, bits of steps and files since 0.6.0 hold already; names may change,
-            and History says what to write instead. A compiler sees each change but one: NULL in
-            rebind_all, in 0.7.0. Experimental until a GPU has run them: amp_kernels.cu, amp_cuda_*
-            and what is summed by cuBLAS.
+   Threads  No object locks itself: one thread at a time may use an object. Different objects may
+            be used from different threads, unless they share a scaler.
+   Versions From 1.0 on, a name above "Stop here" keeps its meaning, a preset its rules, a step
+            its bits, AMP_PROBLEM_SIZE its 200; later releases read all files that one has saved.
+            Before a name is removed, one release still supports it and names it in History.
+            Struct sizes and private members may change with any release: compile all units that
+            share an object with one header. Before 1.0 presets, bits of steps and files are kept
+            since 0.6.0. Names may change: History says what to write instead, and your compiler
+            flags each change except one, the meaning of NULL in rebind_all (0.7.0). Experimental
+            until a GPU has run them: amp_kernels.cu, amp_cuda_* and what cuBLAS sums.
 
    >>history
        0.9.0  New: AMP_PRESET_NONE: scale 1, never moves, bad steps are still skipped; a file has
@@ -350,7 +350,7 @@ extern "C" {
      loops that multiply matrices, on a CPU      amp_linear, amp_matmul
      a loop that owns its memory                 amp_scaler
      an optimizer of your own                    amp_optimizer_begin_step, _end_step
-     none                                        amp_optimizer_step
+     no optimizer yet                            amp_optimizer_step
      a trainer on cuBLAS or cblas_sgemm          amp_session, AMP_CBLAS_DROP_IN
      a framework with its own optimizers         amp_cast, amp_scaler
      several ranks                               amp_optimizer_desc.ranks
@@ -367,37 +367,37 @@ typedef enum amp_result {
     AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; a size of a product on CUDA above 2^31    */
-    AMP_ERROR_BAD_STATE,        /* what comes first is missing: a check, a scaled loss, a report  */
+    AMP_ERROR_BAD_STATE,        /* something must come first: a check, a scaled loss, a report    */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
     AMP_ERROR_STEP_NOT_OPEN,    /* optimizer: end_step without begin_step                         */
     AMP_ERROR_WRITE,            /* state: could not be written; errno is that of the call         */
     AMP_ERROR_READ,             /* state: could not be read                                       */
-    AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
+    AMP_ERROR_FOREIGN,          /* state: not a file of amp.h                                     */
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
-    AMP_ERROR_CORRUPT,          /* state: bytes have changed, or a number that no run can have    */
-    AMP_ERROR_MISMATCH,         /* state: of other tensors or another kind; ranks: they differ    */
+    AMP_ERROR_CORRUPT,          /* state: bytes have changed, or a number is impossible           */
+    AMP_ERROR_MISMATCH,         /* state: other tensors or another kind; ranks: they differ       */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
     AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op or product, AMP_DTYPE or AMP_POLICY    */
-    AMP_ERROR_PARSE,            /* policy: words that cannot be understood                        */
+    AMP_ERROR_PARSE,            /* policy: a word that amp.h does not know                        */
     AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
     AMP_ERROR_CUBLAS,           /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
     AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
     AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
-    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays share memory that must not    */
+    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays overlap that must not         */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small           */
-    AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
+    AMP_ERROR_STALE             /* session: a weight changed without amp_session_changed          */
 } amp_result;
 
-/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours, which outlive the object. Each call that
-   takes the desc or its optimizer and returns an amp_result writes there: with an error what was
-   wrong (field, value, bounds; tensor; missing call), with AMP_OK an empty text. So does
-   begin_step, and end_step repeats it. */
+/* desc.problem: NULL, or your buffer of AMP_PROBLEM_SIZE bytes, which outlives the object. Each
+   call that takes the desc or its optimizer and returns an amp_result writes a text to it: after
+   an error what was wrong (field, value, bounds; tensor; missing call), after AMP_OK an empty
+   one. begin_step writes it, too, and end_step repeats it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
-/* A sentence for a result, never NULL; the version that is linked, "0.9.0". */
+/* A sentence for result, and the version that is linked, "0.9.0". Both are static, never NULL. */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 
@@ -410,13 +410,13 @@ typedef struct amp_bf16 { uint16_t bits; } amp_bf16;
 typedef enum amp_dtype { AMP_F32 = 0, AMP_F16, AMP_BF16 } amp_dtype;
 AMP_DEF size_t amp_dtype_size(amp_dtype type); /* bytes of one element; 0 for an unknown type */
 
-/* Round to nearest even (IEEE 754; bits equal to VCVTPS2PH and VCVTPH2PS). Pure. */
+/* Convert one number, to nearest even (IEEE 754; the bits of VCVTPS2PH, VCVTPH2PS). Pure. */
 AMP_DEF amp_f16  amp_f32_to_f16(float x);
 AMP_DEF float    amp_f16_to_f32(amp_f16 x);
 AMP_DEF amp_bf16 amp_f32_to_bf16(float x);
 AMP_DEF float    amp_bf16_to_f32(amp_bf16 x);
 
-/* Convert n elements in host memory. dst may be src unless its type is wider; else no overlap. */
+/* Convert n elements in host memory. dst may be src if it is no wider; no other overlap. */
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n);
 
@@ -425,16 +425,16 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n);
 
 /* ---------------------------------------------------------------- >>api  scaler */
 
-/* Whose rules the loss scale follows, exactly. First scale, growth_interval, min_scale,
-   max_scale, hysteresis: */
+/* Whose rules the loss scale follows, exactly. Columns: init_scale, growth_interval, min_scale,
+   max_scale, hysteresis; - is none. */
 typedef enum amp_preset {
     AMP_PRESET_DEFAULT = 0,           /* 2^16 2000 2^-14 2^24 1  torch's schedule, within limits  */
     AMP_PRESET_TORCH,                 /* 2^16 2000 -     -    -  GradScaler; can sink to 0        */
     AMP_PRESET_APEX,                  /* 2^16 2000 -     2^24 -  apex.amp LossScaler              */
     AMP_PRESET_APEX_HYSTERESIS,       /* 2^16 2000 -     -    1  apex update_scale_hysteresis     */
-    AMP_PRESET_MEGATRON,              /* 2^32 1000 1     -    2  refilled by growth; to inf       */
-    AMP_PRESET_DEEPSPEED,             /* 2^16 1000 1     -    2  to 0.17.0; refilled by growth    */
-    AMP_PRESET_DEEPSPEED_CONSECUTIVE, /* 2^16 1000 1     -    2  to 0.17.0; by any good step      */
+    AMP_PRESET_MEGATRON,              /* 2^32 1000 1     -    2  refilled by growth; can be inf   */
+    AMP_PRESET_DEEPSPEED,             /* 2^16 1000 1     -    2  until 0.17.0; refilled by growth */
+    AMP_PRESET_DEEPSPEED_CONSECUTIVE, /* 2^16 1000 1     -    2  until 0.17.0; by any good step   */
     AMP_PRESET_DEEPSPEED_FUSED,       /* 2^32 1000 1     -    -  FP16_Optimizer: one step later   */
     AMP_PRESET_FLAX,                  /* 2^16 2000 FLT_MIN FLT_MAX -  grows after N + 1           */
     AMP_PRESET_JMP,                   /* 2^16 2000 1     -    -                                   */
@@ -443,12 +443,12 @@ typedef enum amp_preset {
     AMP_PRESET_MXNET,                 /* 2^16 2000 -     2^24 -  a new scale acts one update late */
     AMP_PRESET_STATIC,                /* 2^16 never moves; overflowing steps are still skipped    */
     AMP_PRESET_FAIRSEQ,               /* 2^15 2000 1e-4 -    -  tolerance; stays above min_scale  */
-    AMP_PRESET_MARIAN,                /* 2^8  1000 1    -    -  the last backoff may pass min_scale;
-              you replace, before the check, inf by the largest value, at min_scale NaN by 0      */
-    AMP_PRESET_NONE                   /* STATIC with 1, and so it is saved; init_scale is 0 or 1  */
+    AMP_PRESET_MARIAN,                /* 2^8  1000 1    -    -  the last backoff may pass min_scale.
+              Before the check, replace inf by the largest value and, at min_scale, NaN by 0      */
+    AMP_PRESET_NONE                   /* STATIC with 1, saved as STATIC; init_scale is 0 or 1     */
 } amp_preset;
 
-/* Zero the struct, set what you care about; zero is the preset's default. */
+/* Zero the struct, then set what you need; zero is the preset's default. */
 typedef struct amp_scaler_desc {
     float      init_scale;      /* first loss scale, > 0                                        */
     double     growth_factor;   /* >= 1, default 2                                              */
@@ -457,17 +457,17 @@ typedef struct amp_scaler_desc {
     double     tolerance;       /* FAIRSEQ, 0 to 1: back off if overflows since the last backoff
                                    are at least this share of the updates since the last move   */
     int        growth_interval; /* good steps before the scale grows                            */
-    int        hysteresis;      /* it backs off at the Nth overflow; not in presets marked -    */
+    int        hysteresis;      /* back off at the Nth overflow; ignored in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
     float      max_scale;       /* growth stops here; both also bound a default init_scale      */
-    int        disabled;        /* nonzero: scale is 1, no step is skipped, an update only counts */
+    int        disabled;        /* nonzero: scale is 1, no step is skipped, updates only count  */
     amp_preset preset;
-    char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: what amp_scaler_init refused */
+    char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: why amp_scaler_init failed   */
 } amp_scaler_desc;
 
 /* Plain data, the same in host and device memory. Read what is not private. Write found_inf
-   (nonzero: skip) before your step, but that of an optimizer before its check; growth_factor,
-   backoff_factor and growth_interval, within the desc's limits, between updates. */
+   (nonzero: skip) before your step (in an optimizer's scaler before its check). Between updates
+   growth_factor, backoff_factor, growth_interval may be written, within the desc's limits. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */
@@ -486,34 +486,34 @@ typedef struct amp_scaler {
     uint32_t rules;              /* private: what the preset means, as bits                     */
     uint64_t skipped_in_a_row;   /* up to the last update; 0: that one was good                 */
     double   tolerance;
-    uint64_t updates_since, overflows_since; /* private: a move was due; a backoff               */
+    uint64_t updates_since, overflows_since; /* private: since a move was due; a backoff         */
 } amp_scaler;
 
-/* desc NULL: all defaults. AMP_ERROR_INVALID_CONFIG: a number is NaN, negative, contradictory
-   or, in DEFAULT and STATIC, such that a scale or its reciprocal is not normal. */
+/* Set up *s; desc NULL: all defaults. AMP_ERROR_INVALID_CONFIG: a number is NaN, negative or
+   contradictory or, in DEFAULT and STATIC, makes a scale or 1 / scale that is not normal. */
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
 
-/* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it
-   is unscaled (at a scale below 1). Accumulates until amp_scaler_update. n may be 0. */
+/* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it is
+   unscaled (a scale below 1). It stays set until amp_scaler_update. n may be 0. */
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
-/* Check src, and write it multiplied by 1 / scale. dst is another array, of n floats; or src itself
-   (fp32 or bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling has saved); or NULL, to
-   check alone. A partial overlap is AMP_ERROR_OVERLAP. At the end, step if found_inf is 0. */
+/* Check src, and write it times 1 / scale to dst: n floats apart from src; or src itself (fp32,
+   bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling saved); or NULL, to check only.
+   A partial overlap is AMP_ERROR_OVERLAP. After all gradients, step if found_inf is 0. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n);
 
 /* End the iteration, stepped or not: move the scale by the preset's rules (no other call does),
-   clear found_inf. AMP_ERROR_BAD_STATE if nothing was checked and found_inf is 0. */
+   clear found_inf. AMP_ERROR_BAD_STATE: nothing was checked, and found_inf is 0. */
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
 
 /* Replace the scale between two iterations; growth_tracker stays, stuck is cleared. Errors as in
-   init; DEFAULT keeps to its min_scale and max_scale. */
+   init; in DEFAULT and STATIC scale must be within min_scale and max_scale. */
 AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale);
 
 /* --------------------------------------------------------------- >>api  backend */
 
-/* Of the host; device memory is cudaMalloc's. Zero: malloc and free. Set both functions. */
+/* For host memory; device memory is cudaMalloc's. Zero: malloc and free; else set both. */
 typedef struct amp_allocator {
     void *(*allocate_fn)(void *user, size_t num_bytes); /* aligned as malloc's; NULL: none left */
     void (*release_fn)(void *user, void *memory);       /* memory is not NULL                   */
@@ -525,8 +525,8 @@ typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                     
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
-/* The machine (amp_cpu_backend, amp_cuda_backend). Plain data, copied by whoever takes it: set
-   workspace before. */
+/* Where work runs: made by amp_cpu_backend or amp_cuda_backend. Plain data, which init and start
+   copy: set workspace before. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
@@ -539,14 +539,14 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
-/* One weight tensor: arrays of yours, in the backend's memory. With weight alone a model copy of
-   desc.dtype is made; with model alone (16-bit weights) an fp32 master; with both nothing, and
-   prepare writes model from weight. */
+/* One weight tensor. Its arrays are yours, in the backend's memory. Prepare makes a model copy of
+   desc.dtype if there is only a weight, an fp32 master if there is only a model (16-bit weights);
+   if there are both it makes nothing, and writes model from weight. */
 typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
-    void       *grad;       /* scaled gradient; NULL: frozen, it costs nothing and stands still */
+    void       *grad;       /* scaled gradient; NULL: frozen, costs nothing, never changes      */
     amp_dtype   grad_type;  /* set it for 16-bit gradients: zero is AMP_F32, of 4 bytes        */
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* type of model; ignored if model is NULL                         */
@@ -554,37 +554,37 @@ typedef struct amp_tensor {
     float       weight_decay;    /* 0: the optimizer's                                         */
     int         no_weight_decay; /* nonzero: none                                              */
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
-    int         grad_later;      /* nonzero: grad is NULL now, and rebind brings it            */
-    int         own;         /* nonzero: your optimizer's, all others are desc.kind's: >>steps */
-    const struct amp_rows    *rows;    /* grad is of few rows: >>api sparse; NULL: of all      */
+    int         grad_later;      /* nonzero: grad is NULL now; rebind gives it later           */
+    int         own;         /* nonzero: your optimizer steps it, desc.kind the rest: >>steps  */
+    const struct amp_rows    *rows;    /* grad has few rows: >>api sparse; NULL: all           */
     const struct amp_storage *storage; /* >>api storage; NULL: desc's                          */
 } amp_tensor;
 
 typedef enum amp_kind {
     AMP_KIND_OWN = 0, /* your optimizer, between begin_step and end_step                        */
-    AMP_KIND_ADAMW,   /* fused, as the others: amp_optimizer_step. Loshchilov and Hutter 2019   */
+    AMP_KIND_ADAMW,   /* fused, as the next two: amp_optimizer_step. Loshchilov, Hutter 2019    */
     AMP_KIND_SGD,     /* momentum, Nesterov, weight decay as in torch.optim                     */
     AMP_KIND_LION     /* Chen et al. 2023; lr is a 3rd to 10th of AdamW's                       */
 } amp_kind;
 
 typedef struct amp_optimizer_desc {
     const amp_backend *backend;       /* NULL: CPU                                               */
-    amp_dtype          dtype;         /* of the model copies; AMP_F32: no copies (still scaled)  */
+    amp_dtype          dtype;         /* of model copies; AMP_F32: none, but still a loss scale  */
     amp_kind           kind;
     amp_allocator      allocator;     /* zero: malloc and free                                   */
     amp_scaler_desc    scaler;
-    amp_scaler        *shared_scaler; /* or NULL: of several optimizers, in backend memory; call
-                                         amp_scaler_update after the steps of all                */
-    double beta1, beta2;              /* 0: AdamW 0.9, 0.999; Lion 0.9, 0.99. For none: 1e-30   */
-    double eps;                       /* AdamW. 0: 1e-8. For none: 1e-30                        */
-    double momentum;                  /* SGD: 0                                                  */
-    int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
-    float  weight_decay;              /* 0                                                       */
+    amp_scaler        *shared_scaler; /* NULL, or one of several optimizers, in backend memory:
+                                         call amp_scaler_update after the steps of all           */
+    double beta1, beta2;              /* 0: AdamW 0.9, 0.999; Lion 0.9, 0.99. Off: 1e-30         */
+    double eps;                       /* AdamW. 0: 1e-8. Off: 1e-30                              */
+    double momentum;                  /* SGD; 0: off                                             */
+    int    nesterov;                  /* SGD; nonzero needs momentum > 0                         */
+    float  weight_decay;              /* 0: none                                                 */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
-    int    unscale_in_place;          /* nonzero: fp32 gradients are unscaled where they are, if
-                                         every backward writes them anew                         */
-    uint64_t      first_step;         /* steps taken before: with amp_optimizer_set_moments      */
+    int    unscale_in_place;          /* nonzero: unscale fp32 gradients in place; set it only if
+                                         every backward overwrites them                          */
+    uint64_t      first_step;         /* steps taken before; then call amp_optimizer_set_moments */
     const struct amp_ranks       *ranks;  /* ranks decide together: >>api ranks                  */
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
     const struct amp_storage     *storage; /* of masters and moments: >>api storage; fused kinds */
@@ -598,91 +598,91 @@ typedef struct amp_status {
     float    loss_scale;   /* for the next backward                                              */
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
-    uint32_t stuck;        /* 1: the scaler's, or skipped_in_a_row is 40 or more                 */
-    uint64_t steps;        /* taken, and first_step                                              */
+    uint32_t stuck;        /* 1: scaler.stuck is, or skipped_in_a_row is 40 or more              */
+    uint64_t steps;        /* taken, plus desc.first_step                                        */
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
-    uint64_t missed_updates; /* checks of a shared scaler before which its update was forgotten  */
+    uint64_t missed_updates; /* checks of a shared scaler that no update had preceded            */
 } amp_status;
 
-/* Declare one, zeroed or not, and call amp_optimizer_init: again only after amp_optimizer_free. It
-   may be moved, but not while a session knows it. */
+/* Declare one, zeroed or not, and call amp_optimizer_init; call it again only after
+   amp_optimizer_free. You may move the object in memory unless a session uses it. */
 typedef struct amp_optimizer amp_optimizer;
 
-/* desc NULL: all defaults. Tensors are numbered from 0. Both copy what they are given, and the
-   structs that it points to. */
+/* Set up; and add a tensor. desc NULL: all defaults. Tensors are numbered from 0 in the order of
+   add. Both calls copy their argument and the structs that it points to. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
-/* Allocate everything; write masters and model copies. AMP_ERROR_OVERLAP if weights, gradients
-   or models overlap (rows and num_rows may; rebind does not look). */
+/* Allocate all memory; write masters and model copies. AMP_ERROR_OVERLAP: weights, gradients or
+   models overlap. rows and num_rows are not checked, nor are addresses given to rebind. */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
-/* Tensor i: what forward and backward read (the model copy, or the master if it has none);
-   the fp32 master; the fp32 gradient, unscaled and clipped, yours from a begin_step that
-   returned true to end_step. NULL: before prepare, a bad index, frozen, of a fused kind. */
+/* Tensor i: what forward and backward read (the model copy, or the master if there is none); the
+   fp32 master; the fp32 gradient, unscaled and clipped, valid from a begin_step that returned
+   true to end_step. NULL: before prepare; a bad index; no such array (frozen, fused, storage). */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
-/* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or as an
-   address in backend memory. Until you call one of them, amp_optimizer_scaler or _status, the
-   loss cannot have been scaled, and a step is AMP_ERROR_BAD_STATE: unless the scale is 1, was set
+/* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or by
+   address in backend memory. Until you call one of them, amp_optimizer_scaler or _status, a step
+   is AMP_ERROR_BAD_STATE: the loss cannot have been scaled. Exceptions: the scale is 1, was set
    (init_scale, AMP_LOSS_SCALE, a file) or is shared, or desc.ranks has several ranks. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
-/* For AMP_KIND_OWN, or amp_tensor.own. begin_step is true if all gradients are finite: yours are
-   unscaled, step now. False is a skip or an error, which end_step returns: call that in any case.
-   It moves the scale and, but after a skip, writes model copies. */
+/* A step around your optimizer (AMP_KIND_OWN, amp_tensor.own). begin_step is true if all
+   gradients are finite: yours are unscaled, step now. False is a skip or an error. Call end_step
+   in any case: it returns that error, moves the scale and, unless skipped, writes copies. */
 AMP_DEF bool       amp_optimizer_begin_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
-/* The whole step of the other kinds: check, clip, unscale, optimizer, scale, copies. lr >= 0. */
+/* The whole step of a fused kind: check, unscale, clip, optimizer, scale, copies. lr >= 0. */
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr);
 
 /* What the last step did. Waits for the backend. */
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 
-/* Release all memory. Safe when zeroed, after an init that was refused, and twice. */
+/* Release all memory. Safe on a zeroed object, after a refused init, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* ----------------------------------------------------------------- >>api  state */
 
-/* What decides how training goes on: masters, moments, step count, scaler, learning rate, the
-   numbers of the desc and of tensors. They replace those of the optimizer that loads (its learning
-   rate stays if the file has none; its scaler starts afresh if only that of the file was disabled).
-   Not in the file: gradients, what your own optimizer stores, your data's order, and model copies,
-   which are written anew, so dtype may differ. Files since 0.6.0 are read; the format is one on all
-   machines (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
-   Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
+/* A state is what decides how training goes on: masters, moments, step count, scaler, learning
+   rate, the numbers of the desc and of tensors. Load replaces them all, except: the learning rate
+   stays if the file has none, and the scaler starts afresh if only that of the file was disabled.
+   Not in the file: gradients, what your optimizer stores, your data's order, and model copies,
+   which are written from masters, so dtype may differ. Files since 0.6.0 are read; all machines
+   have one format (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns
+   false. Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
-/* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
-   verified before anything changes, in as much memory as was saved. _UNSUPPORTED: a file from
-   before 0.6.0 (0.7.0 loads it and saves it anew). _CORRUPT and _MISMATCH: desc.problem names the
-   number that no run can have, or the tensor. */
+/* Save; load into a prepared optimizer with the same tensors (names, sizes, kind). Load reads and
+   verifies all before it changes anything, in as much memory as was saved. _UNSUPPORTED: a file
+   from before 0.6.0 (0.7.0 loads it and saves it anew). _CORRUPT and _MISMATCH: desc.problem
+   names the number that is impossible, or the tensor. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
-/* To and from a file; also _NOT_FOUND, _TRUNCATED; bytes behind the end are _CORRUPT. Saving
-   writes path.new, flushes and renames it: path holds the old state or the new one whenever the
-   machine stops (POSIX, Windows). On POSIX a symbolic link is followed, and a file keeps its mode.
-   What is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
+/* To and from a file. More errors: _NOT_FOUND, _TRUNCATED; _CORRUPT for bytes behind the end.
+   Saving writes path.new, flushes it and renames it: whenever the machine stops, path holds the
+   old state or the new one (POSIX, Windows). On POSIX a symbolic link is followed, a file keeps
+   its mode, and what is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
 
 /* ----------------------------------------------------------- >>api  environment */
 
-/* The user of a program decides: AMP_DTYPE (fp32, fp16, bf16; float16, half, bfloat16),
-   AMP_LOSS_SCALE (a number, or dynamic), AMP_ENABLE (0: fp32 and scaler.disabled, whatever the
-   others say; 1: not disabled, and fp16 where dtype is AMP_F32). Without AMP_LOSS_SCALE,
-   AMP_DTYPE=bf16 gives a zero desc.scaler AMP_PRESET_NONE; a change to fp16 gives the default
-   scale to AMP_PRESET_NONE, disabled or, of bf16, STATIC up to 1. Storage: >>api storage.
-   Capitals, underscores and blanks do not matter. AMP_ERROR_INVALID_CONFIG: *variable and *value
-   (or NULL) name what cannot be read. */
+/* Let the user of a program decide. AMP_DTYPE: fp32, fp16 or bf16 (float16, half, bfloat16).
+   AMP_LOSS_SCALE: a number, or dynamic. AMP_ENABLE: 0 is fp32 and scaler.disabled, whatever the
+   others say; 1 is not disabled, and fp16 where dtype is AMP_F32. Without AMP_LOSS_SCALE,
+   AMP_DTYPE=bf16 makes a zero desc.scaler AMP_PRESET_NONE, and a change to fp16 brings the
+   default scale where desc.scaler is AMP_PRESET_NONE, disabled or, of bf16, STATIC of at most 1.
+   Storage: >>api storage. Capitals, underscores and blanks do not matter. *variable and *value
+   (pointers that may be NULL) tell what cannot be read: AMP_ERROR_INVALID_CONFIG. */
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
                                                const char **variable, const char **value);
 #endif /* AMP_NO_STDLIB */
@@ -690,17 +690,17 @@ AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
 /* ------------------------------------------------------------------ >>api  gemm */
 
 /* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. Sums are
-   fp32. A compute of AMP_BF16 or AMP_F16 rounds a and b on the way in (the bits of amp_cast), at
-   the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, unless a scope of
-   autocast does: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: amp_gemm. */
+   fp32. With AMP_BF16 or AMP_F16 compute rounds a and b on the way in (the bits of amp_cast), at
+   the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, except in a scope
+   of autocast: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
-/* A linear layer likewise: y = x w^T + bias, where x is rows x in, w is out x in (as PyTorch
-   stores it), bias has out elements or is NULL, y is rows x out. backward: dx = dy w, dw = dy^T
-   x, dbias = the sums of dy's columns, row after row. dx, dw and dbias may be NULL, w if dx is, x
-   if dw is; dx may be x. Nonzero accumulate adds to dw and dbias, never to dx. AMP_ERROR_OVERLAP,
-   too: y with bias, dw with w or dx, dbias with dy, dx or dw. */
+/* A linear layer, likewise: y = x w^T + bias. x is rows x in, w is out x in (as PyTorch stores
+   it), y is rows x out; bias has out elements or is NULL. backward: dx = dy w, dw = dy^T x, dbias
+   = the column sums of dy, row after row. dx, dw and dbias may be NULL, and so may w without dx,
+   x without dw; dx may be x. Nonzero accumulate adds to dw and dbias, never to dx.
+   AMP_ERROR_OVERLAP also: y with bias, dw with w or dx, dbias with dy, dx or dw. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -709,10 +709,10 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
 
 /* C = alpha op(A) op(B) + beta C, row-major: C is m x n, op(A) m x k, op(B) k x n; op transposes
    if trans is nonzero. Each matrix has its own type; sums are fp32 (>>numbers). A leading
-   dimension is the distance of rows in elements, 0 if packed. As in BLAS C is not read if beta
-   is 0, nor A and B if alpha is 0. AMP_ERROR_OVERLAP if C shares an element with what is read;
+   dimension is the distance of rows in elements; 0: packed. As in BLAS, C is not read if beta is
+   0, nor are A and B if alpha is 0. AMP_ERROR_OVERLAP: C shares an element with what is read;
    rows of two matrices may alternate in one buffer. backend NULL: CPU. Memory, and CUDA: >>api
-   batches. In a scope of the thread's autocast fp32 may be cast: >>api autocast. */
+   batches. In a scope of the thread's autocast fp32 operands may be cast: >>api autocast. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
@@ -720,122 +720,122 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
 /* Stop here, unless you want a step in several calls, batches of products, several ranks, reports
-   or autocast. From 1.0 on the names above stay as they are. Those below may still change, with a
-   line in History, and so may CUDA until a GPU has run it. */
+   or autocast. From 1.0 on the names above stay as they are. Names below may still change, with a
+   line in History; so may CUDA, until a GPU has run it. */
 
 /* ------------------------------------------------------------------ >>api  cuda
-   In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a
-   stream; nothing allocates or waits, all can be captured in a graph; the bits are the CPU's. */
+   Functions of amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on
+   a stream. None allocates or waits, all can be captured in a graph; the bits are the CPU's. */
 
-/* A backend of stream (NULL: the default stream). Prepare, load, save and what returns a value
-   (begin_step, _loss_scale, _status, _stats) wait for it, and are AMP_ERROR_UNSUPPORTED while it
-   is captured. cublas_handle: a cublasHandle_t of its own for amp_gemm, or NULL. For products
-   inside a graph set backend->workspace to device memory (32 MiB, aligned to 256). */
+/* Make a backend of stream (NULL: the default stream). prepare, load, save and calls that return
+   a value (begin_step, _loss_scale, _status, _stats) wait for it; in a capture of it they are
+   AMP_ERROR_UNSUPPORTED. cublas_handle: a cublasHandle_t of its own for amp_gemm, or NULL. For
+   products in a graph set backend->workspace to device memory (32 MiB, aligned to 256). */
 extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle);
 
-/* What the last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS in this thread was. */
+/* The code of this thread's last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
 extern int amp_cuda_code(void);
 
-/* x, the loss or its gradient, times *scale (amp_optimizer_loss_scale_ptr, or &s->scale), which
-   is read when the work runs: in fp32, rounded once to type. */
+/* Multiply x, the loss or its gradient, by *scale (amp_optimizer_loss_scale_ptr, or &s->scale),
+   which is read when the work runs. In fp32, rounded once to type. */
 extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
                                       amp_stream stream);
 
-/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler without
-   init, or in whose update nothing was checked, stays as it is. */
+/* Twins of amp_cast (in place only between fp16 and bf16) and amp_scaler_*. A scaler stays as it
+   is if it was not initialized, or if nothing was checked before its update. */
 extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                                 size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                           amp_dtype src_type, size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 
-/* In a capture of stream: what is captured on body, another stream, between these calls will run
-   only if *skip, in device memory (&gate->skip, or found_inf of a scaler), is 0 when the graph
-   comes there. CUDA 12.4: AMP_ERROR_UNSUPPORTED with an older toolkit or driver, or if body is
-   being captured; AMP_ERROR_BAD_STATE if stream is not. */
+/* In a capture of stream: capture work on body, another stream, between these calls. It runs only
+   if *skip, in device memory (&gate->skip, or found_inf of a scaler), is 0 when the graph reaches
+   it. AMP_ERROR_UNSUPPORTED: toolkit or driver before CUDA 12.4, or body is being captured.
+   AMP_ERROR_BAD_STATE: stream is not. */
 extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
 extern amp_result amp_cuda_if_end(amp_stream body);
 
 /* --------------------------------------------------------------- >>api  control
-   Of an optimizer: arrays that hold several tensors or move, steps in graphs and with kernels of
-   yours. */
+   More of the optimizer: arrays that hold several tensors, or move; steps in graphs, and with
+   your own kernels. */
 
-/* Register count tensors that lie one behind the other in the arrays of whole. Of each, name, n
-   (they add up to whole's), lr_scale, weight_decay, no_weight_decay, keep_fp32, own and storage
-   are used, all else is whole's. Copies that are made are contiguous, too. */
+/* Add count tensors that lie one after another in the arrays of whole. Their name, n, lr_scale,
+   weight_decay, no_weight_decay, keep_fp32, own and storage are used; all else is whole's, whose
+   n is their sum. Copies that prepare makes are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
-/* Tell the new addresses of tensor i after you moved it, or those of all tensors, in their
-   order, for hosts whose gradients move every step. NULL, an array or an element of it, leaves
-   what is there; with AMP_NO_GRAD the tensor has no gradient for now, and stands still with its
-   moments. Does not wait. AMP_ERROR_UNSUPPORTED for a weight that was not yours in add, for a
-   gradient of a tensor that had none there (set grad_later), and while the stream is captured. */
+/* Give tensor i new addresses after you moved it; or all tensors, in their order, if gradients
+   move in every step. NULL, an array or its element, changes nothing. AMP_NO_GRAD: the tensor has
+   no gradient for now, its weights and moments stay. Does not wait. AMP_ERROR_UNSUPPORTED: a
+   weight where add had none, a gradient where add had none (set grad_later), a stream that is
+   being captured. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads);
 
 /* Write the model copies now, after you have written to masters: best weights, an average, a
-   target network. All else stays. Does not wait, serves in a graph. A tensor without an fp32 master
-   takes its weights from an array that rebind has brought since the last refresh, and that is only
-   read; AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range. */
+   target network. Nothing else changes. Does not wait; can be captured. A tensor without an fp32
+   master takes its weights from the array that rebind has given since the last refresh, which is
+   only read; AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
-/* For gradient buffers that carry momentum (Darknet), instead of your scal(momentum, grad), after
-   end_step and the update of a shared scaler: each gradient becomes amp_optimizer_grad of the last
-   step that was taken with one, times momentum * loss scale. Does not wait; a graph stores this
-   momentum. Save amp_optimizer_grad beside the state; after a load write it back (or zeros), and
-   call this. AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE
-   after a step without unscale. With amp_scaler alone: check all; if found_inf is 0, unscale each
-   to a buffer of its own (zero at first), and step; update; then, after a skip too, set each
-   gradient to its buffer times momentum * scale. */
+/* For gradient buffers that carry momentum (Darknet). Call it instead of your scal(momentum,
+   grad), after end_step and the update of a shared scaler. Each gradient becomes momentum * loss
+   scale times amp_optimizer_grad of the last step that was taken with one. Does not wait; a graph
+   stores this momentum. Save amp_optimizer_grad beside the state; after a load write it back (or
+   zeros), and call this. AMP_ERROR_UNSUPPORTED: unscale_in_place, fused kinds.
+   AMP_ERROR_BAD_STATE: the step had no unscale. With amp_scaler alone: check all; if found_inf is
+   0, unscale each to its own buffer (zero at first), and step; update; then, even after a skip,
+   set each gradient to its buffer times momentum * scale. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
-/* For your own kernel, filled by every check: return at once if skip is set; multiply gradients by
-   inv_scale (1 / scale, times the clip factor); step counts this one, too. */
+/* What each check decides, for your own kernel: return at once if skip is set; multiply gradients
+   by inv_scale (1 / scale, times the clip factor). step counts the steps taken, with this one. */
 typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
-/* The gate, to be read, and the scaler: both in backend memory. To skip a step, on all ranks,
-   write found_inf of that scaler (unless it is shared) before the check. */
+/* The gate (only read it) and the scaler, both in backend memory. To skip a step, on all ranks,
+   write found_inf of that scaler, unless it is shared, before the check. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
-/* The moments of tensor i, unscaled, in host memory: momentum or first, and second, n floats
-   each; in shards this rank's range (amp_optimizer_range). NULL for one that the tensor does not
-   have (else AMP_ERROR_UNSUPPORTED), or that you do not want to read. Both calls wait. To
-   continue a run, on any number of ranks: desc.first_step = its steps, and set_moments after
-   prepare. AdamW wants both: with first_step above 0 a step is AMP_ERROR_BAD_STATE until each
-   rank has set those of each tensor that learns (an empty range, too), or loaded a state; at step
-   0 set_moments is AMP_ERROR_INVALID_CONFIG. Moments of 8 bits: AMP_ERROR_UNSUPPORTED. */
+/* The moments of tensor i, unscaled, in host memory: first, or momentum, and second, of n floats
+   each; in shards those of this rank's range (amp_optimizer_range). NULL: one that the tensor
+   does not have (else AMP_ERROR_UNSUPPORTED), or that you do not read. Both calls wait. To
+   continue a run, on any number of ranks: set desc.first_step to its steps, and set_moments after
+   prepare. AdamW needs both: with first_step above 0 a step is AMP_ERROR_BAD_STATE until each
+   rank has set those of each tensor that learns, also of empty ranges, or loaded a state; at step
+   0 set_moments is AMP_ERROR_INVALID_CONFIG. Setting 8-bit moments is AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
                                              const float *second);
 
-/* begin_step as two calls that do not wait, for kernels that read the gate: check opens the
-   step; unscale writes amp_optimizer_grad unless the gate says skip (once; leave it out if your
-   kernel uses inv_scale). Then call end_step. */
+/* begin_step as two calls that do not wait, for kernels that read the gate. check opens the step.
+   unscale, called once, writes amp_optimizer_grad unless the gate says skip; leave it out if your
+   kernel uses inv_scale. Then call end_step. */
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
-/* The fused step for a CUDA graph, where an argument would be frozen: the learning rate is in
-   backend memory, from the last fused step, or set_lr outside the capture, or written through
-   lr_ptr. AMP_ERROR_BAD_STATE if there never was one. */
+/* The fused step for a CUDA graph, which would freeze an argument. It reads the learning rate in
+   backend memory: of the last fused step, of set_lr (outside the capture), or what you wrote to
+   lr_ptr. AMP_ERROR_BAD_STATE: there is none yet. */
 AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
 /* --------------------------------------------------------------- >>api  batches */
 
-/* Zeroed, with a, b, c, m, n and k: a plain product of packed fp32 matrices. Those of a batch
-   lie stride elements apart (0 for a or b: the same one). Those of a and b may overlap; those of
-   c lie one behind another, or side by side in rows that hold them all (heads: ldc = heads *
-   dim, stride_c = dim).
-   With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements and -0 become
-   0 (cublasLt may leave -0); all in fp32, rounded once to c_type; NaN stays. On CUDA that is one
-   kernel where cublasLt has one; else two, and a c of 16 bits needs 4 m n count + 256 bytes of
-   workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul (on CUDA
-   AMP_ERROR_UNSUPPORTED); an operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. */
+/* Zero it, and set a, b, c, m, n and k: a plain product of packed fp32 matrices. Those of a batch
+   lie stride elements apart (0 for a or b: the same one). They may overlap in a and b; in c they
+   lie one after another, or side by side in rows that hold all (heads: stride_c = dim, ldc =
+   heads * dim).
+   c = alpha op(A) op(B) + beta C + bias; relu then turns negative elements and -0 to 0 (cublasLt
+   may leave -0) and keeps NaN. All is in fp32, rounded once to c_type. With bias or relu that is
+   one kernel on CUDA where cublasLt has one; else two, and a c of 16 bits needs 4 m n count + 256
+   bytes of workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul (on
+   CUDA AMP_ERROR_UNSUPPORTED); an operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. */
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
@@ -850,36 +850,36 @@ struct amp_gemm_args {
     const void *bias;               /* n elements of bias_type, for every row; NULL: none        */
     amp_dtype   bias_type;
     int         relu;
-    int         tf32;               /* nonzero: fp32 as TF32 (CUDA); three products (>>numbers)  */
-    amp_dtype   compute;            /* 0: a and b as they are; or what fp32 is rounded to        */
+    int         tf32;               /* nonzero: fp32 as TF32 (CUDA), as three products (AMX)     */
+    amp_dtype   compute;            /* what fp32 a and b are rounded to; 0: nothing              */
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
-/* Memory of products. A CPU packs in backend->workspace if that is as large as this says for the
-   largest m, n and k, for OpenMP's threads of now (about 1.1 MB each, 3.2 MB if k is above 512);
-   else on the stack, at most 128 KiB (140 at -O0; small products always, at most 96; all other
-   calls: 64), and if m n k is above 2^22 in memory from malloc, freed on return (without it
-   slower). On AMX a C that begins at no multiple of 64 costs up to a quarter of the speed. CUDA
-   wants A and B of one type, and C of that or fp32 (AMP_ERROR_MIXED_TYPES); in a capture a
-   workspace (AMP_ERROR_WORKSPACE). */
+/* Bytes of workspace for products up to m, n and k with OpenMP's threads of now: about 1.1 MB
+   each, 3.2 MB if k is above 512. A CPU packs matrices in backend->workspace if it is that large;
+   else in memory from malloc, freed on return, if m n k is above 2^22; else, or without that
+   memory (slower), on the stack. Stack: at most 128 KiB (140 at -O0; small products, always
+   there, 96; all other calls 64). On AMX a C that begins at no multiple of 64 costs up to a
+   quarter of the speed. CUDA needs A and B of one type, and C of that or fp32 (else
+   AMP_ERROR_MIXED_TYPES); in a capture also a workspace (else AMP_ERROR_WORKSPACE). */
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
 /* ----------------------------------------------------------------- >>api  ranks
    Gradients that were summed over ranks need nothing here. Where they differ, all ranks meet in
-   desc.ranks->reduce_fn in the middle of every check, so that all decide alike. Reduce sums by
-   sum, in any order if not whole, and maxima by maximum. Both are in backend memory: on a CPU
-   reduce before you return, on CUDA queue two ncclAllReduce on the backend's stream, which a
-   capture records; a step is then three launches. To make all ranks skip, a rank writes found_inf
-   (amp_optimizer_gate), or maxima[0] |= 1 before it reduces. An error of yours is the call's.
+   desc.ranks->reduce_fn in the middle of every check, so that all decide alike. It reduces sums
+   by sum, in any order if not whole, and maxima by maximum. Both are in backend memory. On a CPU
+   reduce before you return; on CUDA queue two ncclAllReduce on the backend's stream, which a
+   capture records. A step is then three launches. To make all ranks skip, a rank writes found_inf
+   (amp_optimizer_gate), or maxima[0] |= 1 before it reduces. An error of reduce_fn is the call's.
 
-   With whole each rank stores what it has added, perhaps other tensors than another rank. In the
-   norm a gradient that lies on two ranks counts twice. Only checks meet; files are each rank's own.
+   With whole, each rank stores what it added, perhaps other tensors than another one. A gradient
+   on two ranks counts twice in the norm. Only checks meet; each rank saves its own files.
 
-   Else masters and moments are in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused
-   kinds: each of count ranks stores about 1 / count of them; all have the whole model. A run has
-   the same bits for every count if the sums of your loop, and their order, do not depend on it.
-   Take M micro-batches of one size, whose data and dropout follow from their numbers; divide the
-   loss of each by M:
+   Without, masters and moments are in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the
+   fused kinds: each of count ranks stores about 1 / count of them; all have the whole model. A
+   run has the same bits for every count if the sums of your loop, and their order, do not depend
+   on it. Take M micro-batches of one size, whose data and dropout depend on their numbers alone,
+   and divide the loss of each by M:
 
        backward of micro-batches rank * k to (rank + 1) * k - 1, where k is M / count
        all-to-all: each rank gets its ranges              16 bits; of several, their sum in fp32
@@ -887,20 +887,20 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
        amp_optimizer_step(opt, lr)                        on all ranks
        all-gather: each rank gives its ranges             into amp_optimizer_model, const cast away
 
-   A tensor learns if it has grad or grad_later, which serve nothing else. Prepare reads all of
+   A tensor learns if it has grad or grad_later, which have no other use. Prepare reads all of
    weight, or else of model. No step writes weight: forward reads amp_optimizer_model, which is
    whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
-   Prepare, save_file and load_file call reduce_fn, too: all fail if one does, unless in prepare
-   or load_file reduce_fn itself does. A step that one rank is refused (lr, moments) never calls
-   it: end the others, which wait. AMP_ERROR_MISMATCH of prepare: tensors or descs differ, numbers
-   are not 0 to count - 1, another rank failed.
+   Prepare, save_file and load_file call reduce_fn, too. All ranks fail if one does, except where
+   reduce_fn itself fails in prepare or load_file. A rank whose step is refused (lr, moments)
+   never calls it: end the others, which wait for it. AMP_ERROR_MISMATCH of prepare: tensors or
+   descs differ, numbers are not 0 to count - 1, another rank failed.
 
-   save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
-   and path, which names them: whatever fails, the old set or the new one, whole. What it does not
-   name is of a save that was cut short. load_file loads any set, and any file of one optimizer,
-   on any number of ranks (on another than the set's each has all files in memory); then
-   all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of two
-   runs. All ranks use one path that all see. Callbacks save and load one shard, and
+   save_file writes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
+   and path, which names them. Whatever fails, path names the old set or the new one, whole; files
+   that it does not name are left from a save that was cut short. load_file loads any set, and any
+   file of one optimizer, on any number of ranks (if not the set's, each has all files in memory);
+   then all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of
+   two runs. All ranks use one path that all see. Callbacks save and load one shard;
    amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
 
 typedef struct amp_ranks {
@@ -912,58 +912,58 @@ typedef struct amp_ranks {
 } amp_ranks;
 
 #ifndef AMP_NO_RANKS
-/* This rank's range of tensor i, in whole chunks of 16384: tell the others once. Of tensors in a
-   row ranks have equal shares. Without ranks, all. n is 0 for a bad index and before prepare. */
+/* This rank's range of tensor i, in whole chunks of 16384: tell the others once. Ranks share
+   tensors in a row equally. Without ranks it is all. n is 0: a bad index, before prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
-/* Add the scaled gradients of count micro-batches, at most 65536, to accumulators that every step
-   and load clears: of each, the elements of this rank's range of tensor i, in backend memory,
-   stride elements behind those before it. They are added in fp32 as a binary tree (>>impl ranks):
-   a rank may add its k so where count divides M and is a power of two (examples/ddp/ddp_mpi.c).
-   On any other count send each by itself, and add all M in one call. Does not wait; one launch on
-   CUDA. AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
+/* Add the scaled gradients of count micro-batches, at most 65536, to accumulators, which every
+   step and load clears. grads holds the elements of each in this rank's range of tensor i, in
+   backend memory, stride elements after those before it. They are added in fp32 as a binary tree
+   (>>impl ranks). A rank may add its own k if the number of ranks divides M and is a power of two
+   (examples/ddp/ddp_mpi.c); else send each by itself, and add all M in one call. Does not wait;
+   one launch on CUDA. AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *grads,
                                             size_t stride, size_t count, amp_dtype type);
 #endif
 
 /* ---------------------------------------------------------------- >>api  sparse
-   Gradients that touch few rows of a tensor (embeddings): grad has these rows one after the
-   other, amp_tensor.rows says which they are, n is that of all rows of the tensor. All is in
-   backend memory (a graph reads the count of each replay; rows and num_rows are aligned) and
-   unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes
-   4 bytes for each of max_rows * row_length sums and a 64th more, and 21 for each of max_rows.
+   Gradients that touch few rows of a tensor (embeddings). grad has these rows one after another,
+   amp_tensor.rows says which they are, n counts all rows of the tensor. All is in backend memory
+   (a graph reads the count in each replay; rows and num_rows are aligned), and must not change
+   until the step is over. With zero_grad a step ends with a count of 0. Prepare takes 4 bytes for
+   each of max_rows * row_length sums and a 64th more, and 21 for each of max_rows.
 
-   A check adds what belongs to one row, in fp32 and a fixed order. A count above max_rows, or a
-   row that is not in the tensor, skips the step, with scaler.disabled, too.
+   A check adds up the entries of each row, in fp32 and a fixed order. A count above max_rows, or a
+   row that is not in the tensor, skips the step, even with scaler.disabled.
 
-   The update is lazy: weight, moments and model copy change in rows that are there, with the
-   bias corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the
-   optimizer's. Where every row is there once and nothing decays, a step has the bits of one without
-   rows. rebind moves weight and grad alone.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks, add_flat. */
+   The update is lazy: weight, moments and model copy change only in rows that are there, with the
+   bias corrections of the step. A weight_decay of 0 is 0, not the optimizer's. If every row is
+   there once and nothing decays, a step has the bits of one without rows. rebind moves weight and
+   grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks,
+   add_flat. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row                                              */
     size_t          max_rows;
-    const uint32_t *rows;       /* which ones, in any order; a row may be there more than once    */
+    const uint32_t *rows;       /* which ones, in any order; one may be there more than once      */
     uint32_t       *num_rows;   /* how many there are, at most max_rows                           */
 } amp_rows;
 
 /* ---------------------------------------------------------------- >>api  report
-   What happened, in which tensor, and why; and steps that are skipped because their norm is a
-   spike. Set desc.report before amp_optimizer_init; amp_optimizer_stats alone does not need it.
-   (examples/which_tensor.c; as text or JSON, and what to change: examples/amp_report.h.)
+   What happened, in which tensor, and why; and a skip of steps whose norm is a spike. Set
+   desc.report before amp_optimizer_init; amp_optimizer_stats alone does not need it.
+   (examples/which_tensor.c. As text or JSON, with advice: examples/amp_report.h.)
 
-   Counting adds no launch and does not wait, and a graph replays it. Reading a report waits. Steps,
-   taken or skipped, are iterations, numbered from first_step + 1. All but the histograms is saved
-   with the state. Each rank reports its own shard. Of a gradient of few rows the fp32 sums are
+   Counting adds no launch and does not wait; a graph replays it. Reading a report waits. Steps,
+   taken or skipped, are iterations, numbered from first_step + 1. The state saves all but the
+   histograms. Each rank reports its own shard. For a gradient of few rows the fp32 sums are
    counted. Updates and magnitudes of weights are counted only where masters and moments are fp32
    and gradients have all rows. bad_weights has no such limit.
 
-   spike_z looks back over about 128 norms that were not spikes, and finds none before. To the
-   scale a spike is a good step. The fifth spike in a row is taken; statistics begin anew. */
+   spike_z looks back over about 128 norms that were not spikes, and finds none before it has them.
+   To the scale a spike is a good step. The fifth spike in a row is taken; statistics restart. */
 
-/* What the last check saw in one gradient, still scaled. */
+/* What the last check saw in one gradient, which is still scaled. */
 typedef struct amp_grad_stats {
     uint64_t nonfinite;       /* elements that are inf or NaN */
     uint64_t nan;             /* elements that are NaN        */
@@ -973,7 +973,7 @@ typedef struct amp_grad_stats {
     uint32_t bad_row;         /* >>api sparse: 1 + the first bad place in rows; 0: none */
 } amp_grad_stats;
 
-/* Of gradient i. Waits for the backend. */
+/* The statistics of gradient i. Waits for the backend. */
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 
 typedef struct amp_report_desc {
@@ -984,9 +984,9 @@ typedef struct amp_report_desc {
 
 typedef enum amp_skip {
     AMP_SKIP_NONE = 0, /* taken                                                                   */
-    AMP_SKIP_OVERFLOW, /* a gradient was not finite, or would not have stayed so                  */
+    AMP_SKIP_OVERFLOW, /* a gradient was not finite, or would not be when unscaled                */
     AMP_SKIP_SPIKE,
-    AMP_SKIP_ASKED     /* found_inf was written by you, or another rank had an overflow           */
+    AMP_SKIP_ASKED     /* you wrote found_inf, or another rank had an overflow                    */
 } amp_skip;
 
 typedef struct amp_iteration {
@@ -999,7 +999,7 @@ typedef struct amp_iteration {
 } amp_iteration;
 
 enum {
-    AMP_HISTORY = 256,           /* iterations that are remembered                                */
+    AMP_HISTORY = 256,           /* iterations that are stored                                    */
     AMP_BINS    = 64,            /* of a histogram                                                */
     AMP_HEADROOM_UNBOUNDED = 255 /* headroom of gradients that are 0                              */
 };
@@ -1011,18 +1011,18 @@ typedef struct amp_report {
     double   norm;
     float    loss_scale;               /* for the next backward                                   */
     uint32_t stuck;                    /* as in amp_status                                        */
-    int      headroom;     /* powers of two that the scale could grow by before the largest gradient
-                              of the last step left its type: the minimum over tensors            */
+    int      headroom;     /* the scale could grow by so many powers of two before the largest
+                              gradient of the last step overflows: the minimum over tensors       */
     int      first_tensor; /* the first that overflowed, and in which iteration; -1: none         */
     uint64_t first_iteration;
-    int      most_tensor;  /* the one that did most often, and how often                          */
+    int      most_tensor;  /* the one that overflowed most often, and how often                   */
     uint64_t most_overflows;
-    uint64_t sampled;      /* the iteration of what follows, and of histograms; 0: none yet       */
-    uint64_t grads;        /* gradients that are not 0, and finite                                */
+    uint64_t sampled;      /* iteration of what follows, and of histograms; 0: none yet           */
+    uint64_t grads;        /* gradients that are finite and not 0                                 */
     uint64_t f16_zero, f16_small, bf16_zero, bf16_small; /* of them, as in amp_tensor_report      */
     uint64_t updates, lost;
     uint64_t nans;         /* NaNs in gradients of the last step                                  */
-    uint32_t fixed_scale;  /* the scale never moves: of its preset, or the scaler is disabled     */
+    uint32_t fixed_scale;  /* the scale never moves: by its preset, or as it is disabled          */
     amp_scaler scaler;     /* a copy, in host memory                                              */
 } amp_report;
 
@@ -1034,25 +1034,25 @@ typedef struct amp_tensor_report {
     int         headroom;
     uint64_t    overflows, nans; /* iterations whose gradient was not finite, and held a NaN      */
     uint64_t    first_iteration, last_iteration; /* of them */
-    /* in amp_report.sampled: scaled gradients as they are stored, not 0, that a cast to fp16 or
-       bf16 would make 0, or subnormal */
+    /* in iteration amp_report.sampled: scaled gradients, as they are stored and not 0, that a cast
+       to fp16 or bf16 would make 0, or subnormal */
     uint64_t    f16_zero, f16_small, bf16_zero, bf16_small;
-    /* weights with a 16-bit copy and a gradient that is not 0; those whose copy the step left as
-       it was, which would have been lost without a master (Micikevicius et al. 2018, 3.1); and
-       those whose master is rounded to the copy's type */
+    /* weights with a 16-bit copy and a gradient that is not 0; those of them whose copy the step
+       did not change, so that the update would be lost without a master (Micikevicius et al. 2018,
+       3.1); those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
-    /* weights that are inf or NaN (of the model where masters are not fp32). They are counted only
-       if amp_report.nans is not 0 and the scale is 1 or less, or ten steps in a row were skipped */
+    /* weights that are inf or NaN (in the model where masters are not fp32). Counted only if
+       amp_report.nans is not 0 and the scale is 1 or less, or ten steps in a row were skipped */
     uint64_t    bad_weights;
-    /* magnitudes, not 0 and finite: bin b has those from 2^(4 b - 127) on, below 2^(4 b - 123),
-       and bin 0 all that are less. Weights of a step that was skipped: none */
+    /* magnitudes that are finite and not 0: bin b counts those from 2^(4 b - 127) on and below
+       2^(4 b - 123), bin 0 all smaller ones, too. A skipped step counts no weights */
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
 } amp_tensor_report;
 
 #ifndef AMP_NO_REPORT
-/* What has happened so far. Of the same moment: tensor i; the last iterations, at most *count
-   and AMP_HISTORY, oldest first. These are AMP_ERROR_BAD_STATE before the first
-   amp_optimizer_report, and after a load. AMP_ERROR_UNSUPPORTED without desc.report. */
+/* What has happened so far. Of the same moment: tensor i; the last iterations, at most *count and
+   AMP_HISTORY, oldest first. Both are AMP_ERROR_BAD_STATE before the first amp_optimizer_report,
+   and after a load. All are AMP_ERROR_UNSUPPORTED without desc.report. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
@@ -1061,27 +1061,27 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 #endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
-   Low-precision optimizer state: amp_tensor.storage, or else desc.storage, names the formats of
+   Low-precision optimizer state. amp_tensor.storage, or else desc.storage, names the formats of
    masters and moments, a row of AMP_STORAGE_LIST. It saves memory; a step is faster only where
-   memory binds it (examples/state.c). Bits are the same on CPU, GPU and any number of ranks.
+   memory limits it (examples/state.c). Bits are the same on CPU, GPU and any number of ranks.
 
    With masters of F32 weights stay where they are, and models may be of any type or none. SPLIT
    stores fp32 in other memory: its masters, moments and state files are F32's bit for bit. Its
-   models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16,
-   too; how they round: >>core storage. A state file has desc.seed.
+   models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16
+   models, too; how they round: >>core storage. A state file has desc.seed.
 
-   With own a tensor is stored in fp32; with keep_fp32, too, but for the moments of a storage of its
-   own whose master is F32. Where masters are not fp32, prepare copies weight, then fills it with
-   NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward reads
+   A tensor with own is stored in fp32. So is one with keep_fp32, except for the moments of a
+   storage of its own whose master is F32. Where masters are not fp32, prepare copies weight, then
+   fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, a session refuses the optimizer.
-   A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
-   models, too); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
+   A file loads if its moments and masters have the same formats (24BIT and SR also need its type
+   of models); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
    amp_optimizer_desc_from_env makes masters of desc.storage fp32 if AMP_DTYPE is not their type.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN but for fp32; moments of 8 bits with a row_length that is
-   not a multiple of 32, or in amp_optimizer_set_moments. */
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length that
+   is no multiple of 32, or in amp_optimizer_set_moments. */
 
-typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments: both of AdamW  */
+typedef enum amp_format { /* bytes per element, beside the model's 2; moments: AdamW's two      */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
     AMP_FORMAT_BF16,      /* moments 4                                                           */
     AMP_FORMAT_8BIT,      /* moments 2.1                                                         */
@@ -1092,7 +1092,7 @@ typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments:
 
 typedef struct amp_storage { amp_format master, moments; } amp_storage;
 
-/* X(name, master, moments) for each, without AMP_FORMAT_. */
+/* X(name, master, moments) for each row; formats are without AMP_FORMAT_. */
 #define AMP_STORAGE_LIST(X)                                                                        \
     X("fp32", F32, F32)    X("fp32+bf16", F32, BF16)    X("fp32+8bit", F32, 8BIT)                  \
     X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
@@ -1114,10 +1114,10 @@ typedef enum amp_policy {
     AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
 } amp_policy;
 
-/* What a machine does well, and what follows for mixed precision: the CPU (0, 0), as amp.h uses
-   it, or a GPU (major and minor of cudaDeviceProp). */
+/* What a machine does well, and what that recommends for mixed precision: the CPU (0, 0), as
+   amp.h uses it, or a GPU (major and minor of cudaDeviceProp). */
 typedef struct amp_capability {
-    int         fp16, bf16, tf32; /* does it multiply large matrices of these faster than fp32?   */
+    int         fp16, bf16, tf32; /* nonzero: faster than fp32 in products of large matrices      */
     amp_dtype   dtype;            /* recommended for model copies                                 */
     amp_policy  policy;           /* recommended                                                  */
     int         scaler;           /* nonzero: with a dynamic loss scale                           */
@@ -1125,27 +1125,27 @@ typedef struct amp_capability {
 } amp_capability;
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
-/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2",
-   "neon_bf16", "neon" or "c", found out once. Force one in the whole process (NULL: the best);
-   AMP_ERROR_UNSUPPORTED if it is not there. "amx" asks Linux for its tiles (arch_prctl) at the
-   first product. After that sigaltstack refuses small stacks; where a thread has one, the tier is
-   "avx512". A sandbox that kills whoever asks needs "avx512" by force. */
+/* The instruction set that CPU functions use, found once: "amx", "avx512_bf16" (by default only
+   on AMD), "avx512", "avx2", "neon_bf16", "neon" or "c". Force one in the whole process (NULL:
+   the best); AMP_ERROR_UNSUPPORTED if it is not there. "amx" asks Linux for its tiles
+   (arch_prctl) at the first product. After that sigaltstack refuses small stacks; if a thread has
+   one, the tier is "avx512". In a sandbox that kills a process for asking, force "avx512". */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* -------------------------------------------------------------- >>api  autocast
-   Which type an op computes in: tables and a stack of scopes, in an object of yours. You ask
-   (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler.
+   Which type an op computes in: tables, and a stack of scopes, in an object of yours. You ask for
+   the type (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler.
 
-   Products ask by themselves (amp_gemm, the drop-ins for cblas_sgemm and cublasSgemm). In a scope
-   of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM: into the
-   cache of a session, if it has one; else a CPU rounds them as amp_gemm_args.compute does, where an
-   override names the op or where that is faster (ampi_rounding_pays has the bounds).
-   Nothing is cast where compute is set, where a cache has no room, where all is fp32 and n k is
-   below 2^10, nor, of fp32, with AMP_CBLAS on Apple: Accelerate is faster. */
+   Products ask by themselves: amp_gemm, what is made of it, and the drop-ins for cblas_sgemm and
+   cublasSgemm. In a scope of the thread's autocast their fp32 operands are cast as the policy
+   says of AMP_OP_GEMM: into the cache of a session, if it has one; else a CPU rounds them, as
+   amp_gemm_args.compute does, where an override names the op or where that is faster
+   (ampi_rounding_pays has the bounds). Nothing is cast if compute is set, if a cache has no room,
+   or if all is fp32 and n k is below 2^10 or AMP_CBLAS is Apple's, which is faster. */
 #ifndef AMP_NO_AUTOCAST
 
-/* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
+/* A scope, from push to pop. Zero is inherited from the scope around it; outermost: on. */
 typedef enum amp_autocast_mode {
     AMP_AUTOCAST_INHERIT = 0, AMP_AUTOCAST_ON, AMP_AUTOCAST_OFF
 } amp_autocast_mode;
@@ -1161,7 +1161,7 @@ enum {
     AMP_MAX_PATTERN   = 64  /* one is shorter */
 };
 
-/* What holds for an op, and for layers: a rule, and low if words say it; is it the policy's? */
+/* The rule for an op or for layers; its low, if words name it; whether it is not the policy's. */
 typedef struct ampi_ruling { uint8_t rule, dtype, overridden; } ampi_ruling;
 typedef struct ampi_override {
     char        pattern[AMP_MAX_PATTERN];
@@ -1182,32 +1182,32 @@ typedef struct amp_autocast {
     ampi_ruling   ops[256]; /* by amp_op, with room for more of them */
 } amp_autocast;
 
-/* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes
-   nothing is cast. Copy the object as you like, for another thread, too: a copy has no weight
+/* dtype: low (the 16-bit type) where no scope names one; AMP_F32: the policy's. Outside all
+   scopes nothing is cast. You may copy the object, also for another thread; a copy has no weight
    cache. */
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
 
-/* Enter, leave a scope. AMP_ERROR_TOO_LARGE: 32 are open; AMP_ERROR_BAD_STATE: none is open. */
+/* Enter and leave a scope. AMP_ERROR_TOO_LARGE: 32 are open; AMP_ERROR_BAD_STATE: none is. */
 AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope);
 AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
 
-/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
-   Where the compiler has no thread-local storage this does nothing, and returns NULL. */
+/* Make ac this thread's current autocast (NULL: none), and return the one before. A thread starts
+   with none. If the compiler has no thread-local storage, this does nothing and returns NULL. */
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
 
-/* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
-   is said of a layer over what is said of an op:
+/* Change the policy by words, separated by commas or spaces. A later word replaces an earlier
+   one; a rule for a layer is stronger than one for an op:
        fp16, bf16                 low (or float16, half, bfloat16)
        off                        no autocast in any scope
        tf32                       products that stay in fp32 are made with amp_gemm_args.tf32
-       torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
+       torch_cuda, apex_o1 ...    another policy; earlier words are forgotten
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
-                                  for any characters, none included
-   No blanks around =. AMP_ERROR_PARSE changes nothing and tells where (position may be NULL).
-   The environment variable AMP_POLICY may hold the same. AMP_DTYPE=fp16 or bf16 is low, also
-   where the program said something of op:gemm. An AMP_POLICY of the other type (word or policy)
-   is AMP_ERROR_MIXED_TYPES. AMP_ENABLE=1 or an AMP_DTYPE of 16 bits ends the program's off.
+                                  for any characters, or none
+   No blanks around =. AMP_ERROR_PARSE changes nothing; *position says where (position may be
+   NULL). The environment variable AMP_POLICY may hold the same words. AMP_DTYPE=fp16 or bf16 is
+   low, even if the program has set op:gemm; then an AMP_POLICY of the other type (word or policy)
+   is AMP_ERROR_MIXED_TYPES. AMP_ENABLE=1, or an AMP_DTYPE of 16 bits, ends the program's off.
    AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. If AMP_DTYPE or AMP_ENABLE
    cannot be read, *value is its text, and *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
@@ -1215,19 +1215,19 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 #endif
 
-/* The policy in force as a table with reasons, line by line (write_fn false: AMP_ERROR_WRITE), and
-   which layer patterns have "matched nothing yet". */
+/* Write the policy in force as a table with reasons, line by line, with the layer patterns that
+   have "matched nothing yet". AMP_ERROR_WRITE: write_fn returned false. */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* --------------------------------------------------------------- >>api  session
-   All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
-   in backend memory; an autocast in a scope, current in this thread; a cache of 16-bit copies.
-   Weights that you add are cast once until they change, all else for one product. On a CPU it
-   pays where few rows (below 256; in fp16 on AMX 17 and more, or one) meet a weight. */
+   All that an fp32 trainer on cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
+   in backend memory; an autocast in a scope, current in this thread; a cache of 16-bit copies. A
+   weight that you add is cast once until it changes, all else for one product. On a CPU that pays
+   where few rows (below 256; in fp16 on AMX 17 and more, or one) are multiplied by a weight. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
-/* Matrices and the type to cast them to, or of their cast; when: version of masters, capture. */
+/* Matrices, and the type that they are cast to; when: version of masters, capture. */
 typedef struct ampi_matrix {
     const float *x;
     size_t       rows, cols, ld, count, stride; /* of one: stride 0 */
@@ -1246,65 +1246,65 @@ typedef struct ampi_cached {
 struct amp_session { /* scaler and autocast are for your calls, the counters to read */
     amp_scaler  *scaler;
     amp_autocast autocast;
-    uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
+    uint64_t hits;       /* a weight's copy was current, or is the optimizer's model copy         */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
     uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
     uint64_t small;      /* products left in fp32: casts would take longer                        */
-    uint64_t mismatches; /* weights cast for every product: the policy is not of desc.dtype     */
+    uint64_t mismatches; /* weights cast for every product: their model copy has another type   */
     /* private: */
     amp_autocast        *before;
     amp_backend          backend;
     amp_allocator        allocator;
     void                *block;
     char                *memory;
-    size_t               size, top; /* weights from the start, others from top to the end */
+    size_t               size, top; /* weights from the start on, others from top on      */
     uint64_t             product;  /* counts them */
-    int                  captured; /* replays change what the host does not see changing */
+    int                  captured; /* replays may change weights unseen by the host      */
     int                  num_entries, num_optimizers;
     ampi_cached          entries[AMP_MAX_CACHED];
     const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
 /* num_bytes is memory for copies. Each weight that you add, used in one shape, takes at most 2
-   for each element from its first to its last (gaps between rows or matrices count, but are not
-   read), 14 for each row, and 256. So does each operand, not added, of the largest product. */
+   bytes for each element from its first to its last (gaps between rows or matrices count, but are
+   not read), 14 for each row, and 256. So does each other operand of the largest product. */
 typedef struct amp_session_desc {
     const amp_backend *backend;   /* NULL: CPU                                                   */
     size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
     amp_allocator      allocator; /* on a CPU alone; zero: malloc and free                      */
-    amp_scaler_desc    scaler;    /* zero: the default, but a scale of 1 if this desc has no fp16 */
-    amp_dtype          dtype;     /* low; zero: fp16, but bf16 without a cache where it pays
+    amp_scaler_desc    scaler;    /* zero: default, or a scale of 1 if this desc has no fp16      */
+    amp_dtype          dtype;     /* low; zero: fp16, or bf16 without a cache where it pays
                                      (amp_capability_of)                                         */
     const char        *policy;    /* NULL, or words of amp_autocast_override, none against dtype  */
     char              *problem;   /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong             */
 } amp_session_desc;
 
-/* desc NULL: all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY have the last word,
-   with the errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask
-   for brings a loss scale. Only start allocates. Products on another stream than backend's stay
-   fp32. Then scale the loss, unscale gradients (with momentum: as amp_optimizer_carry says), step
-   unless scaler->found_inf, update the scaler, and call amp_session_changed. A loop's own Adam is
-   at step scaler->good + 1. End sessions in the reverse order: each restores the autocast before
-   it. Zero *session before its first start; do not move it while it runs. AMP_ERROR_BAD_STATE:
-   *session runs, perhaps below another one or in another thread. */
+/* Start a session. Zero *session before its first start; do not move it while it runs. desc NULL:
+   all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY override desc, with the
+   errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask for brings
+   a loss scale. Only start allocates. Products on another stream than backend's stay fp32. In an
+   iteration scale the loss, unscale gradients (with momentum: as amp_optimizer_carry says), step
+   unless scaler->found_inf, update the scaler, call amp_session_changed. A loop's own Adam is at
+   step scaler->good + 1. End sessions in reverse order: each restores the autocast before it.
+   AMP_ERROR_BAD_STATE: *session runs, perhaps below another one or in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
 
-/* A weight of n elements, whose copy stays; what was added at this address before is forgotten (n
-   0: for good, before you free it). There is one copy of each: add blocks that you multiply with
-   one by one. A weight of a prepared optimizer costs nothing where its model copy is of the type
-   wanted, ld is a multiple of 8, and the copy of the operand begins at a multiple of 16 bytes;
-   else add it, too: steps tell that it has changed. opt outlives the session and does not move.
+/* Add a weight of n elements, whose copy is kept; what was added at this address before is
+   forgotten (n 0 only forgets: before you free it). Each has one copy: add blocks that you
+   multiply with one by one. A weight of a prepared optimizer needs none where its model copy is of
+   the type wanted, ld is a multiple of 8, and the operand's copy begins at a multiple of 16 bytes;
+   else add it: steps then mark it as changed. opt outlives the session and does not move.
    AMP_ERROR_TOO_LARGE: too many. AMP_ERROR_UNSUPPORTED: shards, storage without fp32 masters. */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
-/* You have written to an added weight (NULL: any of them), or replayed a graph that does. */
+/* Say that you have written to an added weight (NULL: any), or replayed a graph that does. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight);
 
-/* For debugging: AMP_ERROR_STALE if *weight (may be NULL) was written to without
-   amp_session_changed. Reads all; waits. */
+/* For debugging: AMP_ERROR_STALE, and *weight (weight may be NULL), if one was written to without
+   amp_session_changed. Reads all weights and copies; waits. */
 AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight);
 
 /* ----------------------------------------------------------------- >>api  sgemm */
@@ -1313,7 +1313,7 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
 #define AMP_CUBLAS
 #endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
-/* cublasSgemm and cublasSgemmStridedBatched in a session with a weight cache, summed in fp32.
+/* cublasSgemm and cublasSgemmStridedBatched in a session with a weight cache; sums are fp32.
    Where nothing is cast they call the originals. AMP_CUBLAS_DROP_IN, instead of AMP_CUBLAS, gives
    them the names of the originals from here on. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
@@ -1344,9 +1344,9 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
        K keep        reads and returns what it is given, but computes in fp32 inside
        W promote     inputs are cast to the widest among them and low
        B banned      not safe in 16 bits: AMP_ERROR_BANNED, until overridden
-   An op that a system composes of others has the rule of what they add up to. TF paints graphs; of
-   that a rule per op remains: allow L, infer and clear P or W, deny and unlisted F. Ops are only
-   appended; the columns are private. */
+   An op that a system composes of others has the rule that they amount to. TF has rules for graphs;
+   by op they are: allow L, infer and clear P or W, deny and unlisted F. New ops are appended; the
+   columns are private. */
 #define AMP_OP_LIST(X)                                                                       \
     X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL) \
     X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)        \
@@ -1394,13 +1394,13 @@ typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
 #undef AMPI_OP
 
 /* The op of a name, as PyTorch or TensorFlow spell it; capitals and underscores do not matter.
-   AMP_ERROR_INVALID_ARGUMENT if unknown. Back: LAYER_NORM; or NULL. */
+   AMP_ERROR_INVALID_ARGUMENT: unknown. And the name of an op, such as LAYER_NORM; or NULL. */
 AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
 AMP_DEF const char *amp_op_name(amp_op op);
 
-/* In what type to compute op, whose floating-point inputs have these types, and what to return,
-   by ac, or with NULL by the calling thread's autocast. compute and output may be NULL.
-   AMP_ERROR_BANNED if op is; AMP_ERROR_MIXED_TYPES if a promoting op mixes fp16 and bf16. */
+/* The type to compute op in, and the type to return, for floating-point inputs of these types, by
+   ac (NULL: the thread's autocast). compute and output may be NULL. AMP_ERROR_BANNED: op is banned.
+   AMP_ERROR_MIXED_TYPES: a promoting op mixes fp16 and bf16. */
 AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                       int count, amp_dtype *compute, amp_dtype *output);
 
@@ -1417,7 +1417,7 @@ typedef struct ampi_entry {
     int         flat, set; /* set: its moments were */
 } ampi_entry;
 struct amp_optimizer {
-    amp_optimizer_desc desc; /* but for what ranks, report and storage point to: */
+    amp_optimizer_desc desc; /* what ranks, report and storage point to follows: */
     amp_ranks          ranks;
     amp_storage        storage;
     amp_report_desc    watch;
@@ -1440,9 +1440,9 @@ struct amp_optimizer {
 #ifdef AMP_CBLAS
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
-/* cblas_sgemm is amp_gemm on the CPU from here on (>>api autocast). What amp_gemm refuses goes to
-   (cblas_sgemm)(...), the original. Scopes belong to a thread: a worker computes in fp32 until it
-   has amp_autocast_use for an autocast of its own. */
+/* From here on cblas_sgemm is amp_gemm on the CPU (>>api autocast). What amp_gemm refuses goes to
+   the original, (cblas_sgemm)(...). Scopes belong to a thread: another one computes in fp32 until
+   it calls amp_autocast_use with an autocast of its own. */
 AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc);

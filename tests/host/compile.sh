@@ -472,7 +472,7 @@ silent 'amp.h: law 9: no printing, no exit, errno as the call left it' says_noth
 silent 'amp.h: nothing that depends on the locale' asks_no_locale amp.h
 contents() { # the rooms that CONTENTS names are those there are, in their order
     sed -n '/^       >>api  /,/^       >>core  /p' amp.h |
-        sed '/>>core/d; s/>>api//; s/and if you want it//' | tr -cs a-z '\n' | grep . > "$out/listed"
+        sed '/>>core/d; s/>>api//; s/optional//' | tr -cs a-z '\n' | grep . > "$out/listed"
     sed -n 's/^.*-- >>api  \([a-z]*\).*/\1/p' amp.h | diff "$out/listed" -
 }
 fifteen_minutes() {
