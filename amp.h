@@ -1458,20 +1458,21 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #endif
 
 /* ========================================================================= >>core
-   Every formula of amp.h, once, for the CPU backend (AMP_IMPLEMENTATION) and for the kernels
-   (AMP_KERNELS). The code here computes on values; loops and memory belong to the backends.
+   Every formula of amp.h stands here, once, for the CPU backend (AMP_IMPLEMENTATION) and for the
+   kernels (AMP_KERNELS). The code here computes on values; loops and memory belong to the
+   backends.
 
-   A tier is an instruction set that has vectors. For each the file reads itself twice (AMP_FILE,
-   in >>impl processors), and AMPI_PASS says what a reading is for:
-       AMPI_PASS_PLAIN     your own #include: all but >>impl vectors, once, in plain C
+   A tier is an instruction set that has vectors. The file includes itself twice for each
+   (AMP_FILE, in >>impl processors), and AMPI_PASS says what an inclusion is for:
+       AMPI_PASS_PLAIN     your own #include: everything except >>impl vectors, in plain C
        AMPI_PASS_VECTORS   a tier's first: >>impl vectors
        AMPI_PASS_LOOPS     its second: >>core formulas, >>impl loops, products and kernels
        AMPI_PASS_KERNELS   >>impl kernels alone, for AVX512_BF16 and BFMMLA
-   AMPI_TIER ends the names of a tier's functions: AMPI_(add) is ampi_add_avx2, and make tier
-   TIER=avx2 prints them all. A vector has AMPI_W numbers, in plain C one: AMPI_V are floats,
-   AMPI_U words of 32 bits. */
+   AMPI_TIER is the suffix of a tier's functions: AMPI_(add) is ampi_add_avx2, and make tier
+   TIER=avx2 prints them all. AMPI_V is a vector of AMPI_W floats, AMPI_U one of 32-bit words; in
+   plain C both are single numbers. */
 
-/* C89 has neither inline nor declarations in loops (gcc's and clang's gnu89 have): one error. */
+/* Strict C89 has no inline (gcc's and clang's gnu89 has): report that as one error. */
 #if defined(AMP_IMPLEMENTATION) && defined(__STRICT_ANSI__) && !defined(__cplusplus) && \
     (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
 #error "amp.h is C99: compile the file of AMP_IMPLEMENTATION with -std=c99 or newer"
@@ -1488,10 +1489,11 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 #include <string.h> /* memcpy, memset */
 
-/* Rules of arithmetic for gcc (>>core arithmetic); SLP vectors cost time, in the compiler and in
-   products; clones, 6 KB. Without -O gcc would make a call of every operation, and products 2,000
-   times as slow: there it is told to optimize, all code under one pragma, for across two it inlines
-   nothing. It takes 4 seconds more to compile. (clang cannot be told; sanitizers keep -O0.) */
+/* Rules of arithmetic for gcc (>>core arithmetic). SLP vectors cost time, in the compiler and in
+   products; clones cost 6 KB. Without -O, every operation would be a call, and products 2,000
+   times as slow: there one pragma around all code turns -O2 on, because gcc inlines nothing
+   across two. It takes 4 seconds more to compile. (clang has no such pragma; sanitizers keep
+   -O0.) */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_GCC_BEGIN(level)                                                                  \
     _Pragma("GCC push_options") _Pragma(level)                                                 \
@@ -1513,8 +1515,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #define AMPI_OPTIMIZES 0
 #endif
 
-/* The host's macros, pushed and popped. Behind a function gcc's pop_options does not bring them
-   back (in C; in C++ they never change), and <math.h> behind amp.h would lack vector functions. */
+/* Save and restore the host's macros. After a function, gcc's pop_options does not restore them
+   (in C; in C++ they never change), and a later <math.h> would lack vector functions. */
 #if defined(AMPI_GCC_BEGIN) && !defined(__cplusplus)
 #define AMPI_MACRO(act, name) AMPI_PRAGMA(act##_macro(name))
 #define AMPI_PRAGMA(text)     _Pragma(#text)
@@ -1534,8 +1536,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 AMPI_MACROS_BEGIN
 AMPI_OPTIMIZE_BEGIN
 
-/* AMPI_HIDE: what x is, compilers do not know; they make no copies of a loop for its values, do not
-   unroll one of so many iterations, and conclude nothing from "no infinities". */
+/* AMPI_HIDE hides the value of x from the compiler: it then makes no copies of a loop for its
+   values, does not unroll a loop of x iterations, and concludes nothing from "no infinities". */
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_HOST      static inline __attribute__((unused))
 #define AMPI_NOINLINE  __attribute__((noinline))
@@ -1558,13 +1560,13 @@ AMPI_OPTIMIZE_BEGIN
 #define AMPI_ALWAYS
 #endif
 
-/* What the compiler shall check, in C99 and C++11: the name says it. */
+/* A check by the compiler, in C99 and C++11. The name says what is checked. */
 #define AMPI_STATIC_ASSERT(name, condition) typedef char name[(condition) ? 1 : -1]
 
-/* A call whose error is the caller's, too. */
+/* Makes the call, and returns its error if there is one. */
 #define AMPI_TRY(call) do { const amp_result ampi_e = (call); if (ampi_e) return ampi_e; } while (0)
 
-/* Arrays and files hold bare numbers; kernels, reductions and graphs know these structs. */
+/* Arrays and files hold numbers of these sizes; kernels and graphs rely on the structs'. */
 AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
 AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
 AMPI_STATIC_ASSERT(ampi_gate_has_no_gap, sizeof(amp_gate) == 16);
@@ -1574,7 +1576,8 @@ AMPI_STATIC_ASSERT(ampi_scaler_has_no_gap, sizeof(amp_scaler) == 136);
 #define AMPI_SIGN    0x80000000u
 
 /* ------------------------------------------------------------- >>core  conversions
-   Integers only, and in front of the strict region below, so that they inline anywhere. */
+   Conversions of bits to bits, by integers only. They stand in front of the strict region below,
+   so that they can be inlined anywhere. */
 
 AMPI_FN uint32_t ampi_load_u32(const void *base, size_t i) {
     uint32_t u;
@@ -1596,8 +1599,8 @@ AMPI_FN void ampi_store_u16(void *base, size_t i, uint16_t u) {
     memcpy((unsigned char *)base + 2 * i, &u, 2);
 }
 
-/* clang knows this test by its shape, also on integers that were floats a moment ago, and under
-   -Ofast answers that nothing is infinite; so the bits pass through an empty asm statement. */
+/* clang recognizes this test, even on integers that were floats before, and under -Ofast answers
+   that nothing is infinite. The bits therefore pass through an empty asm statement. */
 AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
 #if defined(__clang__) && !defined(__CUDACC__)
     AMPI_HIDE(f32_bits);
@@ -1605,14 +1608,13 @@ AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
     return (f32_bits & AMPI_F32_INF) == AMPI_F32_INF;
 }
 
-/* Bits of fp32 to bits of fp16. */
 AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
     const uint32_t sign = (u >> 16) & 0x8000u;
     const uint32_t a    = u & 0x7fffffffu;
     if (a > AMPI_F32_INF) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
     if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and more round to inf */
     if (a >= 0x38800000u) {                                  /* 2^-14 and more: normal      */
-        /* Drop 13 bits to nearest even; a carry moves into the exponent, as it should. */
+        /* Round 13 bits off, to nearest even. A carry into the exponent is correct. */
         const uint32_t even = (a >> 13) & 1u;
         return (uint16_t)(sign | ((a + 0xfffu + even - (112u << 23)) >> 13));
     }
@@ -1628,7 +1630,6 @@ AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
     return (uint16_t)sign;
 }
 
-/* Bits of fp16 to bits of fp32. */
 AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
     const uint32_t sign     = (uint32_t)(h & 0x8000u) << 16;
     uint32_t       exponent = (uint32_t)(h >> 10) & 0x1fu;
@@ -1645,13 +1646,11 @@ AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
     return sign | ((exponent + 112u) << 23) | (fraction << 13);
 }
 
-/* Bits of fp32 to bits of bf16. */
 AMPI_FN uint16_t ampi_bf16_from_f32(uint32_t u) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) return (uint16_t)((u >> 16) | 0x40u);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* Bits of bf16 to bits of fp32. */
 AMPI_FN uint32_t ampi_f32_from_bf16(uint16_t h) { return (uint32_t)h << 16; }
 
 /* Element i of an array of any type, as bits of fp32, and back. */
@@ -1669,16 +1668,16 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 
 /* --------------------------------------------------------------- >>core  arithmetic
    Each operation rounds once, on its own, on every machine: no contraction to FMA, no reciprocal
-   or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma.
-   clang's backend does not under -Ofast, so there every result passes through an empty asm
-   statement. On the device it is PTX, which stays IEEE under --use_fast_math, where intrinsics
-   and casts do not (they flush subnormals); its fma is a product or a sum alone. */
+   or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma. clang's
+   backend does not under -Ofast; there every result passes through an empty asm statement. Device
+   code is inline PTX, which stays IEEE under --use_fast_math; intrinsics and casts do not (they
+   flush subnormals). Where it has an fma, that computes a product or a sum alone. */
 
 #if defined(__CUDA_ARCH__)
 #define AMPI_STRICT_BEGIN
 #define AMPI_STRICT_END
 #elif defined(__CUDACC__) && defined(__GNUC__) && !defined(__clang__)
-/* nvcc hands the pragma on to gcc, but warns. */
+/* nvcc passes the pragma on to gcc, but warns. */
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("nv_diagnostic push") _Pragma("nv_diag_suppress 1675")                            \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")      \
@@ -1701,7 +1700,7 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END   _Pragma("GCC pop_options")
 #elif defined(_MSC_VER)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
-#if _MSC_VER < 1930 || defined(_M_FP_CONTRACT) /* as it is without a pragma */
+#if _MSC_VER < 1930 || defined(_M_FP_CONTRACT) /* the default without a pragma */
 #define AMPI_STRICT_END __pragma(float_control(pop)) __pragma(fp_contract(on))
 #else
 #define AMPI_STRICT_END __pragma(float_control(pop))
@@ -1711,8 +1710,8 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END
 #endif
 
-/* Set-up, files, reports and what runs once a step or product: small code takes a compiler a tenth
-   less time. */
+/* For set-up, files, reports and what runs once per step or product: where this code is optimized
+   for size, compilers take a tenth less time. */
 #if AMPI_OPTIMIZES && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_COLD_BEGIN                                                                        \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os,no-fast-math,fp-contract=off\")")
@@ -1746,7 +1745,7 @@ AMPI_STRICT_BEGIN
         return r;                                                                              \
     }
 
-/* An instruction: its parameters in parentheses, its text, where its result goes, its operands. */
+/* A function of one instruction: parameters, text, constraint of the result, operands. */
 #define AMPI_INSTRUCTION(FN, V, name, parameters, text, out, ...)                              \
     FN V name parameters {                                                                     \
         V r;                                                                                   \
@@ -1785,11 +1784,11 @@ AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "sqrtsd {%1, %0|%0, %
 AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "fsqrt %s0, %s1", "=w", "w"(a))
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "fsqrt %d0, %d1", "=w", "w"(a))
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__i386__)
-/* x87: its stack's top */
+/* x87: the top of its stack */
 AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "fsqrt", "=t", "0"(a))
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "fsqrt", "=t", "0"(a))
 #else
-#include <math.h> /* sqrt, sqrtf: only where neither instruction above is known */
+#include <math.h> /* sqrt, sqrtf: only where no instruction above is known */
 AMPI_FN float  ampi_sqrt(float a) { return sqrtf(a); }
 AMPI_FN double ampi_sqrt64(double a) { return sqrt(a); }
 #endif
@@ -1801,7 +1800,7 @@ AMPI_FN float ampi_f32_from_bits(uint32_t u) {
     return x;
 }
 
-/* Here, for gcc inlines no function of floats across the border of the strict region. */
+/* They stand here because gcc inlines no function of floats into the strict region. */
 AMPI_FN float ampi_load_f32(const void *base, size_t i) {
     float x;
     memcpy(&x, (const unsigned char *)base + 4 * i, 4);
@@ -1812,7 +1811,7 @@ AMPI_FN void ampi_store_f32(void *base, size_t i, float x) {
     memcpy((unsigned char *)base + 4 * i, &x, 4);
 }
 
-/* The bits are pinned, so that nobody concludes from "no infinities" what they cannot be. */
+/* The bits are hidden, or compilers conclude from "no infinities" what they cannot be. */
 AMPI_FN uint32_t ampi_bits_of_f32(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -1832,21 +1831,21 @@ AMPI_FN int ampi_nonfinite_at(const double *x) {
 
 AMPI_HOST int ampi_is_zero(const float *x) {
     uint32_t u = ampi_load_u32(x, 0);
-    AMPI_HIDE(u); /* or clang compares floats, and where subnormals count as 0 they would be it */
+    AMPI_HIDE(u); /* else clang compares floats, and a subnormal may equal 0 */
     return (u & 0x7fffffffu) == 0u;
 }
 
 /* ------------------------------------------------------------------- >>core  scaler */
 
-/* What a preset means. One value per question, packed into amp_scaler.rules. */
+/* What a preset means, packed into amp_scaler.rules: one value per question. */
 enum {
     /* when does a run of good steps make the scale grow? */
     AMPI_GROW_NEVER = 0,
     AMPI_GROW_EQUAL,  /* the tracker, counting this step, equals the interval           */
-    AMPI_GROW_REACH,  /* the same with >=: an interval lowered below it grows at once   */
-    AMPI_GROW_WRAP,   /* equals; the tracker counts modulo the interval                 */
-    AMPI_GROW_MODULO, /* good steps since the last overflow are a multiple              */
-    AMPI_GROW_LATE,   /* the same, one step later                                       */
+    AMPI_GROW_REACH,  /* as EQUAL, but >=: an interval lowered below it grows at once   */
+    AMPI_GROW_WRAP,   /* as EQUAL; the tracker counts modulo the interval               */
+    AMPI_GROW_MODULO, /* good steps since the last overflow are a multiple of it        */
+    AMPI_GROW_LATE,   /* as MODULO, one step later                                      */
     AMPI_GROW_BEFORE, /* the tracker, before counting this step, equals the interval    */
     AMPI_GROW_MASK = 7,
     /* when is hysteresis refilled? neither: the preset has none */
@@ -1861,20 +1860,20 @@ enum {
     /* the unscaled product is checked too, and the scale stays where 1/scale is normal */
     AMPI_SAFE = 1 << 8,
     AMPI_DISABLED = 1 << 9,
-    /* a backoff that would not end above min_scale is left out */
+    /* a backoff that would end at min_scale or below is left out */
     AMPI_ABOVE = 1 << 10,
-    /* only one that begins at min_scale or below is; it may end there */
+    /* a backoff that begins at min_scale or below is left out; any other may end there */
     AMPI_PAST = 1 << 11
 };
 
-/* 1 / scale, rounded once from double, as torch computes it; inf for 0 without dividing by it. */
+/* 1 / scale, rounded once from double, as torch computes it; inf for 0, without a division. */
 AMPI_FN float ampi_inv_scale(float scale) {
     if ((ampi_bits_of_f32(scale) & 0x7fffffffu) == 0u) return ampi_f32_from_bits(AMPI_F32_INF);
     return ampi_single(ampi_div64(1.0, ampi_double(scale)));
 }
 
-/* A scaled gradient to an unscaled one. What is not finite passes through, so that its bits do
-   not depend on whose multiplier saw them. */
+/* Unscale one gradient. Inf and NaN pass through, so that their bits do not depend on the
+   processor that multiplies. */
 AMPI_FN float ampi_unscale(uint32_t grad_bits, float factor) {
     const float g = ampi_f32_from_bits(grad_bits);
 #if defined(__CUDA_ARCH__)
@@ -1893,13 +1892,13 @@ AMPI_FN int ampi_product_overflows(const amp_scaler *s, uint32_t max_bits, float
     return ampi_nonfinite(ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(max_bits), inv_scale)));
 }
 
-/* Record that one more gradient, or all of an optimizer's, were checked. */
+/* Record that one more gradient, or all of an optimizer's, was checked. */
 AMPI_FN void ampi_scaler_record(amp_scaler *s, uint32_t found_inf) {
     if (found_inf) s->found_inf |= found_inf; /* never undo what another stream has found */
     if (s->checked != UINT32_MAX) s->checked++;
 }
 
-/* Does this good step complete a run? Moves the tracker. */
+/* Count a good step. Does it complete a run, after which the scale grows? */
 AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     const uint32_t test     = s->rules & AMPI_GROW_MASK;
     const int      interval = s->growth_interval;
@@ -1923,7 +1922,7 @@ AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     return grow;
 }
 
-/* Where a backoff leads. */
+/* The scale after a backoff. */
 AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
     const double min_scale = ampi_double(s->min_scale);
     const double next      = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
@@ -1933,7 +1932,7 @@ AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
     return next < min_scale ? min_scale : next;
 }
 
-/* The state machine of all presets: where the scale goes. */
+/* The state machine of all presets: compute the next scale. */
 AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
     const double max_scale = ampi_double(s->max_scale);
@@ -1971,7 +1970,7 @@ AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     s->scale      = ampi_single((s->rules & AMPI_DELAY) ? live : next);
 }
 
-/* One update, of which a disabled scaler makes nothing but its count. */
+/* One update. A disabled scaler only counts it. */
 AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     if (s->found_inf != 0u) s->skipped++, s->skipped_in_a_row++;
     else s->good++, s->skipped_in_a_row = 0u;
@@ -1980,7 +1979,7 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     s->checked   = 0u;
 }
 
-/* Do n floats at dst share memory with src, and are they not src itself? */
+/* Do n floats at dst overlap src? (dst may be src itself.) */
 AMPI_HOST int ampi_unscale_meets(const void *dst, const void *src, amp_dtype type, size_t n) {
     const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
     if (!dst || dst == src) return 0;
@@ -1989,57 +1988,57 @@ AMPI_HOST int ampi_unscale_meets(const void *dst, const void *src, amp_dtype typ
 
 /* ---------------------------------------------------------------- >>core  optimizer */
 
-/* Norms are summed in one order everywhere. A tensor is cut into chunks; in a chunk, element i
-   goes to lane i mod AMPI_LANES, in order; lanes are added in pairs (l, l + 128), (l, l + 64)
-   ...; the chunks' sums, in double, are added by the same rule. */
+/* Norms are summed in one order everywhere. A tensor is cut into chunks. In a chunk, element i
+   goes to lane i mod AMPI_LANES, in order. Lanes are added in pairs (l, l + 128), (l, l + 64),
+   ... The sums of chunks, in double, are added by the same rule. */
 enum { AMPI_CHUNK = 16384, AMPI_LANES = 256 };
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_lanes, AMPI_CHUNK % AMPI_LANES == 0);
 AMPI_FN uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
 
-/* If the sum of a chunk is infinite though its elements are finite, or tiny though they are not
-   all zero, it is summed again with elements times 2^-96 or 2^96, and counts times 2^192 or
-   2^-192: no square of a float overflows then, and none that matters is lost. */
+/* The sum of a chunk may be infinite though its elements are finite, or tiny though not all are
+   0. Then elements times 2^-96 or 2^96 are summed again, and the sum is multiplied by 2^192 or
+   2^-192. No square of a float overflows there, and none that matters is lost. */
 #define AMPI_TINY    7.888609052210118e-31f /* 2^-100 */
 #define AMPI_DOWN    1.262177448353619e-29f /* 2^-96  */
 #define AMPI_UP      7.922816251426434e+28f /* 2^96   */
 #define AMPI_DOWN_64 1.5930919111324523e-58 /* 2^-192 */
 #define AMPI_UP_64   6.277101735386681e+57  /* 2^192  */
 
-/* Statistics while many threads collect them, by integer atomics. All zero between checks. */
+/* Statistics that many threads collect by integer atomics. All are zero between checks. */
 typedef struct ampi_tally {
     unsigned long long nonfinite, nan, zeros;
     unsigned long long late; /* n - index of the first element that is not finite: 0, or the most */
     uint32_t           max;  /* bits of the largest finite magnitude */
 } ampi_tally;
 
-/* A gradient of few rows, in backend memory: where it comes from, and room to sort it by rows
-   (LSD radix sort, AMPI_DIGITS at a time, from one pair of keys and places to the other) and to
-   add up what belongs to one row, into the slot's grad: each AMPI_SEGMENT entries of it in
-   order, and then these sums in order, so that many blocks can share a row. What belongs to
-   sorted entry i is at i / AMPI_SEGMENT in begins, spare and done: a row's second segment begins
-   that far behind it. */
+/* A gradient of few rows, in backend memory, with room to sort its entries by row and to add up
+   the entries of each row into the slot's grad. The sort is an LSD radix sort with AMPI_DIGITS
+   values a digit, from one pair of keys and places to the other. Each AMPI_SEGMENT entries of a
+   row are added in order, then these sums in order, so that many blocks can share a row. Only
+   rows of more than one segment use spare and done, at index i / AMPI_SEGMENT, where i is the
+   sorted entry with which the segment or the row begins; so no two meet there. */
 enum {
     AMPI_DIGITS  = 256,
     AMPI_TILE    = 2048, /* entries that a block of a GPU sorts */
     AMPI_SEGMENT = 64
 };
-enum { AMPI_BAD_ROW = 2 }; /* in control->maxima[0]: a row that is not there: skip always */
+enum { AMPI_BAD_ROW = 2 }; /* in control->maxima[0]: a row outside the tensor: skip always */
 typedef struct ampi_sparse {
     const uint32_t *rows;
     uint32_t       *num_rows;
     uint32_t        slot, most, length, table; /* max_rows; elements in a row; rows in the tensor */
     uint32_t        first_tile, num_tiles;
     uint32_t       *keys[2], *places[2];
-    uint32_t       *counts[2];       /* of digits, for each tile: of this pass, of the next      */
-    uint32_t       *unique, *begins; /* rows ascending; how many begin in front of a segment     */
+    uint32_t       *counts[2];       /* of digits in each tile: this pass, the next              */
+    uint32_t       *unique, *begins; /* rows ascending; how many begin before a segment          */
     float          *spare;           /* sums of segments, each row's first one left out          */
-    uint32_t       *done, arrived;   /* a row's segments that are summed; tiles that are sorted  */
+    uint32_t       *done, arrived;   /* a row's summed segments; sorted tiles                    */
     uint32_t        given, touched;  /* of this step: entries, different rows                    */
     uint32_t        early;           /* most + 1 - the first bad place: 0, or the most           */
 } ampi_sparse;
 
-/* What a step that is sampled counts in one tensor, by additions of integers, so that it does
-   not matter who counts what; and what is remembered of its overflows. In backend memory. */
+/* What a sampled step counts in one tensor, and what is remembered of its overflows, in backend
+   memory. Counts are integers, so the order in which threads add them does not matter. */
 enum ampi_count {
     AMPI_F16_ZERO, AMPI_F16_SMALL, AMPI_BF16_ZERO, AMPI_BF16_SMALL,
     AMPI_UPDATES, AMPI_LOST, AMPI_ROUNDED,
@@ -2050,18 +2049,18 @@ enum ampi_count {
 typedef struct ampi_histogram { unsigned long long count[AMPI_COUNTS]; } ampi_histogram;
 typedef struct ampi_overflows { uint64_t overflows, nans, first, last; } ampi_overflows;
 
-/* A run's record, in backend memory. There are two histograms of each tensor: the one that which
-   tells is that of the last sample; the other is zero until the next. */
+/* A run's record, in backend memory. Each tensor has two histograms: number `which` is of the
+   last sample, the other is zero until the next. */
 enum { AMPI_RUNNING = 128, AMPI_SPIKES_IN_A_ROW = 5 };
 typedef struct ampi_running {
     uint64_t skips[3]; /* by amp_skip, from AMP_SKIP_OVERFLOW on */
-    uint64_t norms; /* that mean and variance are made of */
+    uint64_t norms; /* in mean and variance */
     double   mean, variance;
-    uint32_t row;   /* of spikes */
+    uint32_t row;   /* spikes in a row */
 } ampi_running;
 typedef struct ampi_record {
     uint32_t      which;
-    uint32_t      bad;     /* tensors less the first that this check found; 0: none */
+    uint32_t      bad;     /* number of tensors minus the first that is not finite; 0: none */
     uint64_t      sampled; /* iteration of the last sample */
     ampi_running  running;
     amp_iteration history[AMP_HISTORY]; /* iteration t at t modulo AMP_HISTORY */
@@ -2069,17 +2068,17 @@ typedef struct ampi_record {
 
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
 #ifdef AMP_NO_STORAGE
-enum { AMPI_STORAGE = 0 }; /* all arrays are of fp32: what reads and writes others is left out */
+enum { AMPI_STORAGE = 0 }; /* all arrays are fp32: code for other formats is left out */
 #define ampi_cpu_split NULL
 #else
 enum { AMPI_STORAGE = 1 };
 #endif
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP == 0);
 
-/* A moment, or of a master what is stored beside the model: size is bytes of an element. */
+/* A moment, or what is stored of a master beside the model. */
 typedef struct ampi_stored {
     void    *data;         /* NULL: there is none                            */
-    uint8_t *scale;        /* of a format with groups: the exponents of each */
+    uint8_t *scale;        /* in a format with groups: their exponents       */
     amp_format format;
     uint32_t   size;
 } ampi_stored;
@@ -2091,18 +2090,18 @@ AMPI_FN int ampi_is_coded(const ampi_stored *s) {
 
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
-    uint64_t  n;           /* elements; in the backend's table: of few rows, those there are     */
-    uint64_t  first_chunk; /* its chunks are numbered from here, own slots' behind all others */
-    uint64_t  first_sum;   /* and here where those of all ranks are     */
-    uint64_t  first;       /* of a tensor in shards: where these n begin */
-    ampi_stored master;    /* or what model is without of it            */
+    uint64_t  n;           /* elements; if sparse, in the backend's table: of this step's rows   */
+    uint64_t  first_chunk; /* number of its first chunk; own slots' chunks come last */
+    uint64_t  first_sum;   /* the same among the chunks of all ranks    */
+    uint64_t  first;       /* where these n begin, if the tensor is in shards */
+    ampi_stored master;    /* or what the model lacks of it             */
     ampi_stored moment[2]; /* first or momentum; second                 */
-    float    *weight;      /* where master is not of fp32: what rebind has brought for a refresh */
-    void     *grad;        /* NULL: frozen, or none for now             */
-    float    *unscaled;    /* where those for your optimizer go; NULL: it is fused */
+    float    *weight;      /* if master is not fp32: what rebind has brought for a refresh */
+    void     *grad;        /* NULL: frozen, or none at present          */
+    float    *unscaled;    /* gradients for your optimizer; NULL: the step is fused */
     void     *model;       /* NULL: the master is the model             */
     ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
-    void     *values;      /* if it is not, as it comes; grad are sums  */
+    void     *values;      /* else: the gradient as it comes; grad has its sums */
     amp_dtype values_type, grad_type, model_type;
     uint32_t  in_place;    /* unscaled is grad                          */
     float     lr_scale, weight_decay;
@@ -2110,12 +2109,12 @@ typedef struct ampi_slot {
     amp_grad_stats stats;
     ampi_tally tally;
     uint32_t   arrived;    /* chunks whose tally has been collected     */
-    uint32_t   own;        /* of a fused kind: not updated, published   */
+    uint32_t   own;        /* in a fused step: only published, not updated */
 } ampi_slot;
 
-/* Optimizers: AMP_KIND_ and its formula; moments, and how many of them where momentum is 0;
-   default beta2. (Formulas: >>core formulas.) Then those with a first moment in any case, and
-   those with a second, which is corrected for its bias. */
+/* Optimizers: suffix of AMP_KIND_, formula (>>core formulas), number of moments, the same if
+   momentum is 0, default beta2. AMPI_FIRST are the kinds that always have a first moment,
+   AMPI_SECOND those with a second one, whose moments are corrected for their bias. */
 #define AMPI_OPTIMIZERS(X)      \
     X(ADAMW, adamw, 2, 2, 0.999) \
     X(SGD, sgd, 1, 0, 0.999)     \
@@ -2126,16 +2125,16 @@ typedef struct ampi_slot {
 enum { AMPI_FIRST = 0 AMPI_OPTIMIZERS(AMPI_HAS_FIRST) };
 enum { AMPI_SECOND = 0 AMPI_OPTIMIZERS(AMPI_HAS_SECOND) };
 
-/* The constants of a step. rest: 1 - beta, rounded from double. */
+/* The constants of a step. beta1_rest is 1 - beta1, rounded from double. */
 typedef struct ampi_rates {
     float    eps, momentum, max_norm, lr;
     float    bias1, bias2;     /* 1 / (1 - beta^step)                                        */
     float    beta1, beta1_rest, beta2, beta2_rest;
-    float    weight_decay;     /* of a tensor, as lr is then                                 */
+    float    weight_decay;     /* of a tensor; lr then is, too                               */
     uint32_t nesterov;
 } ampi_rates;
 
-/* What changes from step to step, and the numbers that kernels need, in backend memory. */
+/* What changes from step to step, and numbers that kernels need, in backend memory. */
 typedef struct ampi_control {
     amp_gate   gate;
     double     norm;
@@ -2147,110 +2146,110 @@ typedef struct ampi_control {
     double     beta1, beta2;
     ampi_rates rates;
     uint64_t   missed_updates, skipped_in_a_row;
-    double     norm2;                    /* what a check finds: sum of squares;    */
+    double     norm2;                    /* what a check finds: sum of squares     */
     uint32_t   maxima[2];                /* overflow, bits of the largest finite   */
     uint32_t   arrived;                  /* blocks of a check that are done        */
-    uint32_t   seen[2];                  /* what they gather for these; 0 between  */
+    uint32_t   seen[2];                  /* what they collect for maxima; else 0   */
     uint64_t   seen_updates;             /* of a shared scaler, plus one; 0: never */
     amp_scaler scaler;                   /* unless shared                          */
-    amp_scaler next;                     /* what the step makes of it, if moves is */
-    uint32_t   moves;                    /* set: it waits here to be published     */
+    amp_scaler next;                     /* after this step, if moves is set       */
+    uint32_t   moves;                    /* next waits to be published             */
     uint64_t   seed;                     /* of stochastic rounding                 */
 } ampi_control;
 
-/* Does no step move the weights any more? A scale at its floor does not tell where none moves;
-   and from 2^32 down to 1, with a hysteresis of 2, it takes 33 overflows. */
+/* Are all steps skipped? stuck does not tell, if the scale never changes. With a hysteresis of 2,
+   a scale needs 33 overflows to fall from 2^32 to 1. */
 enum { AMPI_STUCK = 40 };
 AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
     return s->stuck != 0u || c->skipped_in_a_row >= AMPI_STUCK;
 }
 
-/* Where ranks meet, between check and decide, and over what, beside maxima. */
+/* What ranks reduce between check and decide, besides maxima. */
 typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
-enum { AMPI_WORDS = 5 }; /* that rank 0 tells the others in a save */
+enum { AMPI_WORDS = 5 }; /* that rank 0 sends to the others in a save */
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
-    ampi_slot    *slots;    /* backend memory; what a step counts is right here alone */
+    ampi_slot    *slots;    /* backend memory; only here, what a step counts is up to date */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
     double       *sums;     /* backend memory: sum of squares of each chunk of all ranks; 0
-                               without gradient, and after a check those of other ranks          */
+                               without gradient, and, after a check, of those of other ranks */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_sparse  *sparse;      /* backend memory */
-    ampi_slot    *host_slots;  /* the host's copy: addresses and options, right in both */
+    ampi_slot    *host_slots;  /* the host's copy; addresses and options are up to date in both */
     ampi_sparse  *host_sparse;
     struct ampi_range *ranges; /* room for prepare's check: three of each slot */
     size_t        num_sparse;
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
-    int           coded, stochastic; /* is an array of another format than fp32; by random bits */
+    int           coded, stochastic; /* is an array not fp32; rounded stochastically            */
     int           owns;              /* 0; or 1 + the first slot that is own                    */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks, num_sums;
     amp_kind      kind;
     int           zero_grad, shared;
-    ampi_meeting  meets;          /* in the middle of a check                                  */
-    uint32_t      split;          /* blocks share a chunk, 2^split of them: 2; few chunks: 4;
-                                     most short: 0                                             */
-    int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
-    int           asked;          /* for the loss scale; or nobody needs to                     */
+    ampi_meeting  meets;          /* between check and decide                                  */
+    uint32_t      split;          /* 2^split blocks share a chunk: 2; few chunks: 4; most
+                                     short: 0 */
+    int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
+    int           asked;          /* the loss scale has been read, or need not be               */
     float         lr;
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
-    uint64_t      version;        /* of the masters: counts what may have changed them         */
+    uint64_t      version;        /* of the masters: counts possible changes                   */
     ampi_record  *record;         /* backend memory; NULL: no report                            */
     ampi_histogram *histograms;   /* two for each slot, if anything is sampled                  */
     amp_report_desc watch;
-    struct ampi_seen *seen;       /* what was read of them: >>impl report; NULL: no report      */
+    struct ampi_seen *seen;       /* what the host has read: >>impl report; NULL: no report     */
 };
 
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
-typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on a skip too      */
-    AMPI_JOB_DECIDE,    /* what check_fn left, where ranks have met since [all of it]            */
-    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]; of
-                           slots that are own as PUBLISH                                        */
+typedef enum ampi_job { /* what update_fn does; in brackets, what it does on a skip, too         */
+    AMPI_JOB_DECIDE,    /* decide, where ranks meet after check_fn [all of it]                   */
+    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]; own
+                           slots as in PUBLISH */
     AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients for your optimizer            */
     AMPI_JOB_PUBLISH,   /* model copies [zero_grad, next scale]                                  */
-    AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [the same]       */
+    AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [all of it]      */
 } ampi_job;
 
-/* What differs between machines. Functions may run behind the caller's back (on a stream) and in
-   order; copy_fn to the host waits for all of them. No two are of one type: of a table of them in
-   another order C++ makes an error, and C compilers warn. */
+/* What differs between machines. Functions may only queue their work (on a stream), in order;
+   copy_fn to the host waits for all of it. No two have the same type: if a table has them in
+   another order, it is an error in C++, and a warning in C. */
 struct ampi_functions {
-    /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator serves */
+    /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator is used */
     amp_result (*alloc_fn)(const amp_backend *self, size_t num_bytes, void **memory);
     void       (*free_fn)(const amp_backend *self, void *memory);
-    /* to the backend: src has been read when it returns */
+    /* AMPI_TO_BACKEND: src has been read when it returns */
     amp_result (*copy_fn)(const amp_backend *self, void *dst, const void *src, size_t num_bytes,
                           ampi_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
-    /* fp32, or if src is NULL the models there are, to models, and what a master not of fp32 is
-       beside them, unless its data is NULL */
+    /* from src, in fp32, or from model if src is NULL: write model, and what master stores beside
+       it unless its data is NULL */
     amp_result (*split_fn)(const amp_backend *self, void *model, amp_dtype model_type,
                            const ampi_stored *master, const void *src, size_t n);
-    /* a matrix whose rows lie apart; NULL: row by row */
+    /* a matrix with leading dimensions; NULL: row by row */
     amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                                size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
                                size_t rows, size_t cols);
-    /* which capture is under way, 0 if none is; NULL: there are none */
+    /* the number of the capture under way, or 0; NULL: there are no captures */
     uint64_t   (*capture_fn)(const amp_backend *self);
     /* new addresses (ampi_bind) for slots [first, first + count); does not wait */
     amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
                           size_t count, float *const *weights, void *const *grads);
     /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    /* sums += the sum of count gradients, stride elements apart, in fp32, which is that of the
-       first half plus that of the second, and both likewise, down to run of them, one after the
-       other; run may be 0 where count is 1 */
+    /* sums += the sum of count gradients, stride elements apart, in fp32, as a binary tree: the
+       sum of the first half plus that of the second, and so on, down to run gradients, which are
+       added in order; run may be 0 if count is 1 */
     amp_result (*add_fn)(const amp_backend *self, float *sums, const void *grads, size_t stride,
                          size_t count, size_t run, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
 };
 
-/* New addresses for a tensor; NULL is none. */
+/* Gives a tensor new addresses; NULL keeps the old one. */
 AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (weight && !ampi_is_coded(&slot->master)) slot->master.data = weight;
     else if (weight) slot->weight = weight;
@@ -2261,8 +2260,8 @@ AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (slot->in_place) slot->unscaled = (float *)grad;
 }
 
-/* Entry i of a gradient of few rows: its row, or where that is not in the tensor the last one
-   (the step will be skipped). */
+/* The row of entry i. A row outside the tensor becomes its last one (the step will be
+   skipped). */
 AMPI_FN uint32_t ampi_row(const ampi_sparse *s, uint32_t i) {
     return s->rows[i] < s->table ? s->rows[i] : s->table - 1;
 }
@@ -2277,7 +2276,7 @@ AMPI_FN uint32_t ampi_given(const ampi_slot *slot, const ampi_sparse *s) {
     return n < s->most ? n : s->most;
 }
 
-/* Before the sums are checked: what the statistics are if there are none, and where it is bad. */
+/* Statistics before the sums are checked: no counts yet, and the first bad row. */
 AMPI_FN void ampi_begin_sums(ampi_slot *slot, const ampi_sparse *s) {
     slot->n                     = (uint64_t)s->touched * s->length;
     slot->stats.nonfinite       = slot->stats.nan = slot->stats.zeros = 0;
@@ -2286,8 +2285,8 @@ AMPI_FN void ampi_begin_sums(ampi_slot *slot, const ampi_sparse *s) {
     slot->stats.bad_row         = s->early ? s->most + 2u - s->early : 0u;
 }
 
-/* What the user has written into a scaler of the optimizer's own counts as an overflow of this
-   rank. (A shared one's found_inf may be that of another optimizer.) */
+/* A found_inf that the user has written into the optimizer's own scaler counts as an overflow of
+   this rank. (In a shared scaler it may be another optimizer's.) */
 AMPI_FN uint32_t ampi_found_by_user(const amp_plan *plan) {
     return !plan->shared && plan->scaler->found_inf != 0u;
 }
@@ -2302,7 +2301,7 @@ AMPI_FN double ampi_power(double beta, uint64_t n) {
     return r;
 }
 
-/* The numbers of a step that is taken. */
+/* The numbers of a taken step. */
 AMPI_FN float ampi_bias(double beta, uint64_t step) {
     return ampi_single(ampi_div64(1.0, ampi_sub64(1.0, ampi_power(beta, step))));
 }
@@ -2318,14 +2317,13 @@ AMPI_FN void ampi_numbers(ampi_control *c, amp_kind kind) {
     r->beta2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
 }
 
-/* >>core report: the end of a decision, of which it makes the history; may skip a spike. */
+/* Writes the decision into the history; may skip the step for a spike (>>core report). */
 AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad);
 
-/* Decide, after the check and the ranks' agreement: from the sum of squares, the largest finite
-   magnitude and whether anything was not finite (norm2, maxima) to the gate, the numbers of this
-   step, and the next scale, which waits to be published. The clip factor is torch's, max_norm /
-   (norm + 1e-6) if below 1. A factor that vanishes counts as an overflow, since it would step
-   with zero gradients. */
+/* Decide, after the check and the ranks' agreement. What the check found (norm2, maxima)
+   determines the gate, the numbers of this step, and the next scale, which waits to be published.
+   The clip factor is torch's: max_norm / (norm + 1e-6) if that is below 1. A factor of 0 counts
+   as an overflow, because the step would have zero gradients. */
 AMPI_FN void ampi_decide(const amp_plan *plan) {
     ampi_control  *c        = plan->control;
     amp_scaler    *s        = plan->scaler;
@@ -2358,7 +2356,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
         c->next.found_inf = skips;
         s->found_inf      = 0u; /* what is written from here on is for the next step */
         ampi_scaler_transition(&c->next);
-    } else if (!disabled) { /* the update is its owner's, and had better not be forgotten */
+    } else if (!disabled) { /* its owner updates it; count steps where that was forgotten */
         const uint64_t updates = s->good + s->skipped + 1;
         c->missed_updates += c->seen_updates == updates;
         c->seen_updates = updates;
@@ -2376,12 +2374,12 @@ AMPI_FN void ampi_publish(const amp_plan *plan) {
     c->moves          = 0u;
 }
 
-/* What brings an unscaled gradient back into a buffer that carries momentum. */
+/* AMPI_JOB_CARRY's factor: from an unscaled gradient to a scaled one with momentum. */
 AMPI_FN float ampi_carry_factor(const amp_plan *plan) {
     return ampi_mul(plan->carry, plan->scaler->scale);
 }
 
-/* The constants of a tensor. */
+/* A step's constants for one tensor. */
 AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     ampi_rates r   = c->rates;
     r.lr           = ampi_mul(r.lr, slot->lr_scale);
@@ -2392,10 +2390,10 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
 
 /* ------------------------------------------------------------------ >>core  report */
 
-/* The number of the step that is under way, until it has been decided; then, of the last. */
+/* How many steps have been decided, taken or skipped. */
 AMPI_FN uint64_t ampi_iterations(const ampi_control *c) { return c->gate.step + c->skipped; }
 
-/* Is the step sampled that a check begins? And the one whose check is over? */
+/* Before the decision: is this step sampled? After it: was it? */
 AMPI_FN int ampi_samples(const amp_plan *plan) {
     return plan->histograms && ampi_iterations(plan->control) % (uint64_t)plan->watch.every == 0;
 }
@@ -2409,14 +2407,14 @@ AMPI_FN int ampi_counts_updates(const ampi_slot *slot) {
            !ampi_is_coded(&slot->moment[0]);
 }
 
-/* Slot i's histogram: where this step's check counts, which is the last sample's when the check
-   is over; and the one that becomes zero then. */
+/* Slot i's histogram. The check counts into number ~which; the decision makes that the last
+   sample (which), and the other one becomes zero. */
 AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, size_t i) {
     return plan->histograms + (size_t)(which & 1u) * plan->num_slots + i;
 }
 
-/* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less
-   than the least normal number by half a step or less becomes that. Bits of magnitudes in
+/* A cast rounds to nearest even. Half the least subnormal becomes 0; a magnitude that is less
+   than the least normal number by at most half a step becomes that number. All are bits of
    fp32. */
 #define AMPI_F16_ZERO_TO      0x33000000u /* 2^-25           */
 #define AMPI_F16_NORMAL_FROM  0x387fe000u /* 2^-14 - 2^-25   */
@@ -2425,20 +2423,20 @@ AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, 
 
 AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
 
-/* A tensor's gradient was not finite, or of rows that are not in it. */
+/* Counts a gradient that is not finite, or that has rows outside its tensor. */
 AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     ampi_overflows *m      = &plan->slots[i].overflows;
     const uint64_t  number = ampi_iterations(plan->control) + 1;
     if (!m->overflows) m->first = number;
-    m->overflows += m->last != number; /* a wrong row, and a sum that is not finite, are one */
+    m->overflows += m->last != number; /* a bad row and a sum that is not finite count once */
     m->last = number;
     m->nans += nan != 0;
 }
 
-/* Is this norm one to skip? If not, it joins the running mean and variance. They average the first
-   128 norms that were no spikes, then decay with weight 1/128. Before 128 norms, and while the
-   variance is 0, spike_z finds none. A norm that is not finite (of a scale that sank to 0) is
-   skipped if spikes are; it joins no statistics and is none of the spikes in a row. */
+/* Is this norm a spike, to be skipped? If not, it joins the running mean and variance. They
+   average the first 128 norms that were no spikes, then decay with weight 1/128. Before 128
+   norms, and while the variance is 0, spike_z finds none. A norm that is not finite (its scale
+   sank to 0) is skipped if spikes are, joins no statistics and is none of the spikes in a row. */
 AMPI_FN int ampi_spike(const amp_plan *plan) {
     ampi_running *r     = &plan->record->running;
     const double  norm  = plan->control->norm;
@@ -2446,7 +2444,7 @@ AMPI_FN int ampi_spike(const amp_plan *plan) {
     int           spike = limit > 0.0 && norm > limit;
     double        n, before;
     if (ampi_nonfinite_at(&plan->control->norm))
-        return limit > 0.0 || z > 0.0; /* from a scale of 0 */
+        return limit > 0.0 || z > 0.0;
     if (z > 0.0 && r->norms == AMPI_RUNNING && r->variance > 0.0 &&
         ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
         spike = 1;
@@ -2485,36 +2483,34 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
     r->sampled = number;
 }
 /* ----------------------------------------------------------------- >>core  storage
-   Formats, and random bits (codecs: >>core formulas). By AdamW, with a model and gradients of 16
+   Formats, and random bits (codecs: >>core formulas). With AdamW and models and gradients of 16
    bits, a step reads and writes 30 bytes an element in fp32, 28 in split, 24 in sr, 8 less with
    moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
 
-   24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
-   2^-32. A change of a weight by less than half of the last bit is lost.
-   SR has no master. A weight is rounded stochastically, up or down with a probability in
-   proportion to the distance, so that small changes are there on average (also among fp16's
-   subnormals, to 2^-37). It costs noise: half of the last bit of a weight. Moments of BF16 are
-   rounded so, too.
-   Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
-   (amp_gate.step), and of nothing else: 16 for each number that is rounded. These are all bits
-   that are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off.
-   In SR inf and NaN stay, and no finite value becomes one: weights stop at the largest of the
-   16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
-   two.)
-   8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
-   each a float with 4 bits behind the point. First moments and momentum have a sign and 7 bits,
-   evenly spaced below 2^-7; second moments 8 bits, evenly spaced below 2^-15, and never 0 after
-   a step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as
-   in OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3
-   to 6 % apart and a step changes a moment by far less, so that rounded to nearest it would
-   never change again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would
-   often lose the step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
-   24BIT and SR round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be next to
-   the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015. */
+   24BIT rounds masters to nearest even: beside bf16 to 16 of fp32's 24 bits, beside fp16 to 19,
+   and to multiples of 2^-32. A change of a weight by less than half of the last bit is lost. SR
+   has no master. A weight is rounded up or down with a probability in proportion to the distance,
+   so that small changes survive on average (also among fp16's subnormals, to 2^-37). The price is
+   noise of half the last bit of a weight. Moments of BF16 are rounded the same way. Random bits
+   are a hash of desc.seed, the numbers of tensor and element, and the step (amp_gate.step), and
+   of nothing else. A rounded number takes 16, as many as bf16 cuts off from fp32; fp16 cuts off
+   13, so that the last 3 do not count. In SR inf and NaN stay, and no finite value becomes inf:
+   weights stop at the largest number of the 16-bit type. (In 24BIT a model above that is inf, as
+   of an fp32 master; masters stop below the next power of two.) 8BIT stores a power of two for 32
+   elements, so that the largest is from 1 to 2 of it, and for each a float with 4 fraction bits.
+   First moments and momentum have a sign and 7 bits, evenly spaced below 2^-7; second moments
+   have 8 bits, evenly spaced below 2^-15, and are never 0 after a step, because dividing by the
+   root of 0 would blow up the update. (One exponent for 32, as in OCP's MX formats; Rouhani et
+   al. 2023.) They are rounded stochastically: neighbours are 3 to 6 % apart, and a step changes a
+   moment by far less; rounded to nearest, it would never change again after one large gradient.
+   (With beta2 = 0.999, 8 or 10 random bits would often lose the step.) A NaN, or a value above
+   1.9 * 2^126, makes moments of all 32 a NaN. 24BIT and SR first round fp16's numbers below 2^-14
+   to multiples of 2^-37, so that a model may be a neighbour of the nearest: fp32's 0x35abffe8
+   begins as 0x0016, in other formats as 0x0015. */
 
-/* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the
-   finalizer of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one
-   key would depend on each other. */
+/* The key of random bits: seed, tensor, step, and the block of 2^24 elements (the finalizer of
+   splitmix64, Steele et al. 2014). In larger blocks, bits of elements a power of two apart would
+   depend on each other. */
 enum { AMPI_KEYED = 1 << 24 };
 AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEYED % (int)AMPI_CHUNK == 0);
 typedef struct ampi_seeds { uint32_t a, b; } ampi_seeds;
@@ -2536,11 +2532,11 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
 }
 
 /* ---------------------------------------------------------------- >>core  formulas
-   Read in plain C, here, and by each tier's second reading (>>impl processors).
-   Functions of vectors, of one number in plain C. They are made of operators, which words and
-   vectors have, and of what a tier defines anew (>>impl vectors): these here, sqrt, get16 and
-   get8 (words from memory), put16 and put8 (their lower bits). Numbers are below 2^31 for above
-   (all ones where a > b), choose (there x, else y), least and most. */
+   Compiled here in plain C, and in each tier's second inclusion (>>impl processors). The
+   functions take vectors, in plain C single numbers. They use operators, which words and vectors
+   have, and what each tier defines anew (>>impl vectors): the functions here, sqrt, get16 and
+   get8 (words from memory), put16 and put8 (their lower bits). above is all ones where a > b;
+   choose is x there, else y. Their operands, and those of least and most, are below 2^31. */
 
 AMPI_FN float    ampi_splat(float x) { return x; }
 AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
@@ -2554,8 +2550,8 @@ AMPI_FN uint32_t ampi_choose(uint32_t a, uint32_t b, uint32_t x, uint32_t y) {
 AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/* A group's largest magnitude below 1.93 has the exponent of this sum (exponent_of), whose lower
-   16 bits may be missing. */
+/* Added to a group's largest magnitude, it raises the exponent from 1.93 times a power of two on
+   (exponent_of); without lower 16 bits, so that the magnitude needs none. */
 enum { AMPI_ROOM_ABOVE = 0x00090000 };
 AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) == 0);
 
@@ -2569,8 +2565,8 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 
 #define AMPI_PASTE(a, b) a##b
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
-#define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* a tier's function of that name */
-#define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* that its loops are made of     */
+#define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* the tier's function of that name */
+#define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* that its loops consist of      */
 #define AMPI_TIER        /* a tier defines this, and what follows, anew */
 #define AMPI_HERE AMPI_FN
 #define AMPI_V    float
@@ -2582,7 +2578,7 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
-/* What was read before is of this version. */
+/* The core that was included before is of this version. */
 AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS),
                    AMPI_VERSION == AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 +
                                        AMP_VERSION_PATCH);
@@ -2597,9 +2593,9 @@ AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTOR
 
 AMPI_IN AMPI_V AMPI_(times)(float c, AMPI_V x) { return AMPI_(mul)(AMPI_(splat)(c), x); }
 
-/* m^ / (sqrt(v^) + eps) + weight_decay * p. A GPU divides 0 in a call, and so it takes the root of
-   0. Where m is 0 and v has no sign, both get 1 more, and -0 elsewhere, which leaves a product as
-   it is: then the divisor is 1 or more, or NaN, and the quotient times m is that of 0. */
+/* m^ / (sqrt(v^) + eps) + weight_decay * p. For a division of 0, or the root of 0, a GPU calls a
+   function. Where m is 0 and v has no sign, 1 is added to both: the divisor is 1 or more, or NaN,
+   and the quotient times m is that of 0. Elsewhere -0 is added, which changes nothing. */
 AMPI_IN AMPI_V AMPI_(direction)(const ampi_rates *r, AMPI_V m, AMPI_V v, AMPI_V p) {
 #if defined(__CUDA_ARCH__) && AMPI_W == 1
     float u;
@@ -2640,8 +2636,8 @@ AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMP
     *p = AMPI_(sub)(*p, AMPI_(times)(r->lr, g));
 }
 
-/* Lion: m is all its state, and a step is of one size, up or down; weights decay before it. A 0
-   has no sign, and a NaN stays one. */
+/* Lion: m is its only state. Weights decay, then step by lr, up or down; an update of 0 is no
+   step, and a NaN stays one. */
 AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
     const AMPI_V decay = AMPI_(times)(r->lr, AMPI_(splat)(r->weight_decay));
     const AMPI_V u = AMPI_(add)(AMPI_(times)(r->beta1, *m), AMPI_(times)(r->beta1_rest, g));
@@ -2654,8 +2650,8 @@ AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AM
     *m = AMPI_(add)(AMPI_(times)(r->beta2, *m), AMPI_(times)(r->beta2_rest, g));
 }
 
-/* One of them. kind is constant where this is inlined; m is chosen here, for a choice of
-   pointers would need a stack on a GPU. */
+/* kind is constant where this is inlined. has_m chooses a call here, because a choice of pointers
+   would need a stack on a GPU. */
 AMPI_IN void AMPI_(optimize)(const amp_kind kind, const int has_m, const ampi_rates *r, AMPI_V g,
                              AMPI_V *p, AMPI_V *m, AMPI_V *v) {
 #define AMPI_CALL(id, step, moments, always, beta2)                              \
@@ -2672,10 +2668,10 @@ AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
-/* A number in the wide form of a 16-bit type: the upper 16 bits are one of these, the lower what
-   it cuts off. Of bf16 it is fp32. Of fp16 its exponent is AMPI_REBIAS below fp32's, and all
-   moves up by 3 bits, which are 0; subnormals, to which AMPI_F16_NORMAL is added and then taken
-   away, are as evenly spaced as fp16's. What is finite stays below inf. */
+/* The wide form of a number: the upper 16 bits are a number of the 16-bit type, the lower ones
+   what it cuts off. For bf16 this is fp32. For fp16 the exponent is AMPI_REBIAS less than fp32's,
+   and all bits move up by 3. Subnormals are as evenly spaced as fp16's, because AMPI_F16_NORMAL
+   is added to them and then removed. Finite numbers stay below inf. */
 AMPI_IN AMPI_U AMPI_(wide)(AMPI_V x, const int f16) {
     const AMPI_U u = AMPI_(bits)(x), a = AMPI_(size)(u);
     const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_F16_NORMAL), a);
@@ -2701,8 +2697,8 @@ AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
     return AMPI_(from_bits)(AMPI_(bits)(x) | (w & AMPI_SIGN));
 }
 
-/* Plus up, below 2^bits, if it can be rounded: above all finite numbers, or those with more
-   bits, and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */
+/* w + up, with up below 2^bits, unless that could reach inf. Such numbers stay as they are, and
+   so do inf and NaN, which arithmetic has made quiet; the last bits are cut off later. */
 AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
     const uint32_t most = (f16 ? AMPI_WIDE_INF : AMPI_F32_INF) - ((uint32_t)1 << bits);
     return AMPI_(choose)(AMPI_(u32)(most), AMPI_(size)(w), w + up, w);
@@ -2711,21 +2707,21 @@ AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U w, AMPI_U random, const int f16) {
     return AMPI_(rounding)(w, random, 16, f16) >> 16;
 }
 
-/* To nearest even, without the last 8 bits. */
+/* Rounds off the last 8 bits, to nearest even. */
 AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int f16) {
     return AMPI_(rounding)(w, (w >> 8 & 1) + 127, 8, f16) & 0xffffff00u;
 }
 
 /* The wide form of a master plus half a step of its model: the upper bits are the model, rounded
-   to nearest, ties away from zero; the lower ones are stored beside it. A NaN that would become
-   a 0 is made a smaller one. */
+   to nearest, ties away from zero; the lower ones are stored beside it. A NaN for which the sum
+   would be 0 is made smaller first. */
 AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
     const AMPI_U size = AMPI_(least)(AMPI_(size)(w), AMPI_(u32)(0x7fff7fffu));
     return (size | (w & 0x80000000u)) + 0x8000u;
 }
 
-/* A master from the bits of its model and what else is stored; and that in low, the model
-   returned. */
+/* A master from the bits of its model and those stored beside it; and back, to low and the
+   model. */
 AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
     AMPI_U w = model << 16;
     if (master == AMP_FORMAT_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
@@ -2744,10 +2740,10 @@ AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int m
     return w >> 16;
 }
 
-/* Random bits: of elements 2 * pair, the lower 16, and 2 * pair + 1. Of each key they are a
-   permutation of all numbers: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). The arrays
-   of an element that are rounded stochastically, masters, then m, then v, take those of random,
-   of again(random), and of again once more. */
+/* Random bits: the lower 16 for element 2 * pair, the upper for 2 * pair + 1. Those of one key
+   are a permutation of all words: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). If an
+   element has several arrays that are rounded stochastically (master, m, v, in this order), the
+   first takes random, the second again(random), and so on. */
 AMPI_IN AMPI_U AMPI_(again)(AMPI_U x) {
     x = x * 0x846ca68bu;
     return x ^ x >> 16;
@@ -2758,16 +2754,15 @@ AMPI_IN AMPI_U AMPI_(random)(AMPI_U pair, AMPI_U a, AMPI_U b) {
     return AMPI_(again)(x ^ x >> 15);
 }
 
-/* The power of two of a group's largest magnitude, as the exponent of fp32, in which that stays
-   below 1.93, where the codes end with room to be rounded up; 255 if there is a NaN. */
+/* The power of two of a group, as an exponent of fp32. The largest magnitude is below 1.93 of it,
+   where codes end with room to be rounded up. 255 if there is a NaN. */
 AMPI_IN AMPI_U AMPI_(exponent_of)(AMPI_U most) {
     const AMPI_U e   = AMPI_(least)((most + (uint32_t)AMPI_ROOM_ABOVE) >> 23, AMPI_(u32)(253));
     const AMPI_U nan = AMPI_(above)(AMPI_(size)(most), AMPI_(u32)(AMPI_F32_INF));
     return AMPI_(most)(e, AMPI_(u32)(1)) | (nan & 255);
 }
 
-/* What a group's values are multiplied by for their codes, and codes for their values: powers of
-   two, but of a NaN. */
+/* The factors from a group's values to codes, and from codes to values: powers of two, or NaN. */
 AMPI_IN AMPI_V AMPI_(down_of)(AMPI_U exponent) { /* which is not 0 here */
     return AMPI_(from_bits)((254 - AMPI_(least)(exponent, AMPI_(u32)(253))) << 23);
 }
@@ -2777,10 +2772,10 @@ AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
     return AMPI_(from_bits)((e << 23 & ~nan) | (nan & 0x7fc00000u));
 }
 
-/* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float, 4
-   of them behind the point: floats above least, and evenly spaced below. Rounded up if what is
-   cut off, 19 bits, and the random bits, the upper 16 of as many, are 2^19 or more. Bits above
-   the lower 8, of which those of least are 0, do not count. */
+/* Codes of 8 bits and back. The code of a magnitude y below 2 is the upper bits of the float y +
+   least, with 4 fraction bits: evenly spaced below least, floats above. It is rounded up if the
+   19 bits that are cut off plus random << 3 are 2^19 or more. Only the lower 8 bits of a code
+   count (of m 7), in which least has 0. */
 AMPI_IN AMPI_U AMPI_(encode)(AMPI_U y, uint32_t least, AMPI_U random) {
     const AMPI_V z = AMPI_(from_bits)(AMPI_(least)(y, AMPI_(u32)(0x3ff70000u)));
     return AMPI_(bits)(AMPI_(add)(z, AMPI_(from_bits)(AMPI_(u32)(least)))) + (random << 3);
@@ -2790,7 +2785,7 @@ AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, uint32_t least) {
     return AMPI_(sub)(z, AMPI_(from_bits)(AMPI_(u32)(least)));
 }
 
-/* m in 7 bits, from 2^-7, and the sign, beside which that of least is 1. */
+/* m: 7 bits, from 2^-7 on, and the sign, beside which least has 1. */
 AMPI_IN AMPI_U AMPI_(m_code)(AMPI_V m, float down, AMPI_U random) {
     const AMPI_U y    = AMPI_(size)(AMPI_(bits)(AMPI_(times)(down, m)));
     const AMPI_U plus = ~(AMPI_(bits)(m) >> 24) & 0x80u;
@@ -2802,8 +2797,8 @@ AMPI_IN AMPI_V AMPI_(m_value)(AMPI_U code, float up) {
     return AMPI_(times)(up, AMPI_(from_bits)(AMPI_(bits)(m) | s));
 }
 
-/* v in 8 bits, from 2^-15, and at least 1: a moment over the root of a v that was rounded to 0
-   would be a leap. */
+/* v: 8 bits, from 2^-15 on, and at least 1: m over the root of a v that was rounded to 0 would
+   blow up the update. */
 AMPI_IN AMPI_U AMPI_(v_code)(AMPI_V v, float down, AMPI_U random) {
     const AMPI_U y = AMPI_(bits)(AMPI_(times)(down, v));
     const AMPI_U w = AMPI_(encode)(y, 0x38000000u, random);
@@ -2823,14 +2818,14 @@ AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
     return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
 }
 
-/* For a master that did not come from arithmetic, where a NaN might signal: to nearest also
-   if no low bits are stored. */
+/* For a master that did not come from arithmetic, whose NaN might signal. Without low bits, too,
+   it rounds to nearest. */
 AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master, int f16) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
     return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
 }
 
-/* Element i of src, or of models if that is NULL, to models and what masters are beside them. */
+/* Writes element i of src, or of model if that is NULL, to model and to what master stores. */
 AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *master,
                             const void *src, size_t i) {
     const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, type, i);
@@ -2891,8 +2886,8 @@ AMPI_MACROS_END
 #else
 #define AMPI_NEON 0
 #endif
-/* The name by which the file reads itself, once for each tier: not __FILE__, which is relative
-   to where the compiler runs. */
+/* The name by which the file includes itself for each tier. __FILE__ would be relative to where
+   the compiler runs. */
 #ifndef AMP_FILE
 #define AMP_FILE "amp.h"
 #endif
@@ -2901,8 +2896,8 @@ AMPI_MACROS_END
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 #endif
-/* AVX-512; AVX512_BF16, where the assembler knows it; AMX-BF16, whose registers are asked of
-   Linux. AMPI_TILES_MODEL has a model of all of them. */
+/* AVX-512; AVX512_BF16, if the assembler knows it; AMX-BF16, whose registers Linux grants on
+   request. AMPI_TILES_MODEL has a model of all of them. */
 #if AMPI_X86 || defined(AMPI_TILES_MODEL)
 #define AMPI_512 1
 #else
@@ -2939,7 +2934,7 @@ AMPI_MACROS_END
 
 #ifdef _MSC_VER
 #pragma warning(push)
-#pragma warning(disable : 4996) /* fopen and getenv are what they are */
+#pragma warning(disable : 4996) /* fopen and getenv are deprecated there */
 #endif
 
 #ifdef __cplusplus
@@ -3007,10 +3002,9 @@ AMP_DEF const char *amp_version(void) {
 
 /* ------------------------------------------------- >>impl  floating-point environment */
 
-/* Computing happens between begin and end: round to nearest, no flushing of subnormals (an
-   -Ofast link turns it on at start-up), traps masked (some hosts unmask them). What computes in
-   between stands in functions that are not inlined, so that nothing moves across: one call, in
-   most. */
+/* amp.h computes between begin and end: round to nearest, no flushing of subnormals (an -Ofast
+   link turns it on at start-up), traps masked (some hosts unmask them). The code in between calls
+   functions that are not inlined, mostly one, so that compilers move nothing across. */
 #define AMPI_IEEE(call) \
     do { const uint32_t fp = ampi_fp_begin(); call; ampi_fp_end(fp); } while (0)
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
@@ -3055,16 +3049,17 @@ static uint32_t ampi_fp_begin(void) {
     ampi_fp_end(AMPI_FP_IEEE);
     return saved;
 }
-/* Only x86: subnormals are 0 while FMA makes the sums that VDPBF16PS would. */
+/* x86 only: flushes subnormals while FMA computes the sums of VDPBF16PS. */
 static void ampi_fp_flush(int on) { ampi_fp_end((uint32_t)AMPI_FP_IEEE | (on ? 0x8040u : 0u)); }
 
 AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------------ >>impl  words
-   Text without printf, locale or allocation: error messages and a policy; and words that a user
-   has written. */
+   Error messages and policies as text, without printf, locale or allocation; and words that users
+   write. */
 
-/* Where text goes: into room bytes; when they are full, and at the end of a line, to write_fn. */
+/* Where text goes: a buffer of room bytes; write_fn gets it when it is full, and at each end of
+   line. */
 typedef struct ampi_text {
     char        *bytes;
     size_t       room, used;
@@ -3089,7 +3084,7 @@ static void ampi_print_text(ampi_text *t, const char *text) {
     while (*text) ampi_print_char(t, *text++);
 }
 
-/* An integer as text, in room for it: no double tells all of them. */
+/* An integer as text; a double cannot hold all of them. */
 enum { AMPI_DECIMALS = 21 };
 static const char *ampi_digits(char *room, uint64_t n) {
     char *p = room + AMPI_DECIMALS - 1;
@@ -3104,10 +3099,10 @@ static void ampi_print_count(ampi_text *t, uint64_t n) {
     ampi_print_text(t, ampi_digits(room, n));
 }
 
-/* Whole numbers to the last digit, others to seven: 0.1, 3.402823e38. */
+/* Whole numbers have all digits, others seven: 0.1, 3.402823e38. */
 static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     uint64_t bits, n, ten;
-    int      power = 0, point; /* of ten: of the last digit, and of the first */
+    int      power = 0, point; /* powers of ten: of the last digit, of the first */
     memcpy(&bits, &x, 8);
     if (bits >> 63) ampi_print_char(t, '-');
     if (ampi_nonfinite_at(&x)) {
@@ -3124,7 +3119,7 @@ static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     for (; x < 999999.95; power--) x *= 10.0;
     for (n = (uint64_t)(x + 0.5); n % 10 == 0; power++) n /= 10;
     for (ten = 1, point = power; n / ten >= 10; ten *= 10) point++;
-    power = point < -4 || point > 14 ? point : 0; /* what an exponent has to say */
+    power = point < -4 || point > 14 ? point : 0; /* 0: no exponent */
     point -= power;
     if (point < 0) ampi_print_text(t, "0.");
     for (; point < -1; point++) ampi_print_char(t, '0');
@@ -3153,13 +3148,13 @@ AMPI_HOST AMPI_PRINTS(2) void ampi_print(ampi_text *t, const char *format, ...) 
     va_end(list);
 }
 
-/* A column of a table begins. */
+/* Fills a line up to a column, by one space at least. */
 AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
     do ampi_print_char(t, ' ');
     while (t->used < column);
 }
 
-/* Append to an error message: AMP_PROBLEM_SIZE bytes, or NULL where nobody wants to know. */
+/* Append to an error message of AMP_PROBLEM_SIZE bytes; NULL: nobody reads it. */
 static void ampi_tell_list(char *problem, const char *format, va_list list) {
     ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0};
     if (!problem) return;
@@ -3180,7 +3175,7 @@ static char *ampi_blank(char *problem) {
     return problem;
 }
 
-/* The end of a call: no error is without a message. */
+/* Ends a call: an error that has no message gets its result's. */
 static amp_result ampi_told(char *problem, amp_result result) {
     if (problem && !problem[0] && result != AMP_OK)
         ampi_tell(problem, "%s", amp_result_string(result));
@@ -3195,8 +3190,8 @@ static amp_result ampi_missing(char *problem, const char *what) {
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
 static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-/* Is text[0..length) one of these names, with spaces between them? Capitals and underscores do
-   not matter. */
+/* Is text[0..length) one of these names, which are separated by spaces? Capitals and underscores
+   do not matter. */
 static int ampi_named(const char *text, size_t length, const char *names) {
     const char *const end = text + length;
     for (; length && names; names = strchr(names, ' ')) {
@@ -3219,7 +3214,7 @@ static int ampi_find(const char *text, size_t length, const char *const *names, 
     return -1;
 }
 
-/* An amp_dtype, in the words of whoever writes it; or -1. */
+/* The amp_dtype that text names, or -1. */
 static int ampi_find_type(const char *text, size_t length) {
     static const char *const names[] = {"fp32 float32 float", "fp16 float16 half", "bf16 bfloat16"};
     return ampi_find(text, length, names, 3);
@@ -3229,14 +3224,14 @@ static int ampi_find_type(const char *text, size_t length) {
 AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  arrays
-   What is done to arrays, defined in plain C. The SIMD tiers, at the end of the file, do the
+   Operations on arrays, defined in plain C. The SIMD tiers, at the end of the file, apply the
    same operations to each element, by the core's formulas, so all give the same bits. A tier is
-   chosen when the program runs: the header asks no -m flags of anybody. */
+   chosen when the program runs, so that no -m flags are needed. */
 
 enum {
-    AMPI_PIECE  = 1024,   /* arrays are taken in pieces that stay in the first-level cache  */
-    AMPI_STREAM = 1 << 22, /* casts of this many elements and more write around the cache   */
-    AMPI_WHOLE  = 32      /* tiers take multiples of this; plain C what is left over        */
+    AMPI_PIECE  = 1024,   /* pieces of arrays that stay in the first-level cache            */
+    AMPI_STREAM = 1 << 22, /* casts of so many elements write around the cache              */
+    AMPI_WHOLE  = 32      /* tiers process multiples of this; plain C the rest              */
 };
 
 /* The arrays of a fused step on one tensor, as they are stored. */
@@ -3248,19 +3243,19 @@ typedef struct ampi_arrays {
     const void *grad;
     void       *model;
     ampi_stored master, moment[2];
-    uint32_t    element; /* the number of the first, its lower 32 bits */
+    uint32_t    element; /* number of the first, lower 32 bits */
     ampi_seeds  key;
 } ampi_arrays;
 
-/* Elements i to end of arrays. */
+/* Loops over elements i to end of arrays. */
 typedef struct ampi_loops {
-    /* 16 bits to fp32, or back; what is large is written around the cache */
+    /* 16 bits to fp32, or back; large arrays are written around the cache */
     void (*cast)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i, size_t end);
-    /* fp32 bits of the largest magnitude, inf and NaN included; adds to the count of zeros and,
-       if there are lanes, the squares of the elements to them; element 0 belongs to lane 0 */
+    /* returns fp32 bits of the largest magnitude, inf and NaN included; adds the number of zeros
+       to zeros and, unless lanes is NULL, squares to lanes; element 0 belongs to lane 0 */
     uint32_t (*check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                       size_t *zeros);
-    float (*fold)(float *lanes); /* their sum, in pairs */
+    float (*fold)(float *lanes); /* sum of the lanes, in pairs */
     void (*unscale)(void *dst, const void *grad, amp_dtype type, size_t i, size_t end,
                     float factor);
     void (*accumulate)(void *sums, const void *x, amp_dtype type, size_t i, size_t end);
@@ -3270,10 +3265,10 @@ typedef struct ampi_loops {
 typedef struct ampi_tier {
     const char *name;
     uint32_t    needs; /* of ampi_cpu_features     */
-    uint32_t    best;  /* and unless asked by name */
+    uint32_t    best;  /* too, unless asked by name */
     int         asks;  /* the system, at its first product by tiles: then the next row holds */
     const ampi_loops         *loops;
-    const struct ampi_engine *engine, *pairs; /* of products, and of 16 bits in pairs, or NULL */
+    const struct ampi_engine *engine, *pairs; /* of products; of 16 bits in pairs, or NULL */
 } ampi_tier;
 
 static const ampi_tier  *ampi_tier_now(void); /* >>impl processors */
@@ -3292,7 +3287,7 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
     return base ? (char *)base + i * (type == AMP_F32 ? 4u : 2u) : NULL;
 }
 
-/* Elements in front of the first in a new cache line; 0 if none is. Vectors that straddle lines
+/* Elements before the first that begins a cache line; 0 if none does. Vectors that straddle lines
    are slow, and writes around the cache must be aligned. */
 AMPI_FN size_t ampi_head(const void *p, size_t size, size_t n) {
     const size_t head = (size_t)((64 - (uintptr_t)p % 64) % 64);
@@ -3304,17 +3299,17 @@ static uint32_t *ampi_align(void *p) {
     return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64));
 }
 
-/* A step with its five streams asks for memory so many elements before it needs it, from vectors
-   and as far as its arrays go: what processors fetch by themselves comes late, and costs up to a
-   fifth of the time. */
-enum { AMPI_SOON = 512, AMPI_AHEAD = 4096 }; /* AHEAD: bytes, of a check */
+/* A step reads up to five streams and prefetches each, AMPI_SOON elements ahead (in vectors,
+   within its arrays). What processors fetch by themselves comes late, and costs up to a fifth of
+   the time. */
+enum { AMPI_SOON = 512, AMPI_AHEAD = 4096 }; /* AMPI_AHEAD: bytes, in a check */
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_PREFETCH(p) __builtin_prefetch(p)
 #else
 #define AMPI_PREFETCH(p) ((void)(p))
 #endif
 
-/* From element i on, the first of a group: an array, and all of a step. */
+/* Moves an array, and all of a step, forward to element i, the first of a group. */
 static void ampi_forward(ampi_stored *s, size_t i) {
     if (s->data) s->data = (char *)s->data + i * s->size;
     if (s->scale) s->scale += i / AMPI_GROUP;
@@ -3328,28 +3323,28 @@ static void ampi_forward_all(ampi_arrays *x, size_t i) {
     x->element += (uint32_t)i;
 }
 
-/* A step takes arrays in blocks: what no formula reads is decoded to fp32 in a buffer, the
-   formula runs, and it is encoded again. (bf16 is read and written by the formula's loop: phases
-   throughout take 20 to 50 % longer.) Where all is of fp32 it is one block; longer ones do not
-   pay else. */
+/* A step works in blocks: formats that the formula cannot read are decoded to fp32 in a buffer,
+   the formula runs, and they are encoded again. (The formula's loop reads and writes bf16 itself:
+   a buffer would take 20 to 50 % longer.) If all arrays are fp32, there is one block; otherwise
+   longer blocks gain nothing. */
 enum { AMPI_BLOCK = 512, AMPI_GROUPS = AMPI_BLOCK / AMPI_GROUP };
 AMPI_STATIC_ASSERT(ampi_blocks_are_of_whole_groups,
                    AMPI_BLOCK % (int)AMPI_GROUP == 0 && AMPI_WHOLE % (int)AMPI_GROUP == 0);
 enum { AMPI_DRAWN = AMPI_BLOCK + 32 }; /* random bits of a block, in whole pairs and vectors */
 typedef struct ampi_step_block {
-    ampi_arrays x;         /* from its first element on                   */
-    size_t      n, more;   /* elements; for which memory ahead is asked   */
+    ampi_arrays x;         /* from the block's first element on           */
+    size_t      n, more;   /* elements; those that prefetch               */
     void       *p, *m, *v; /* what the formula reads: x's own, or decoded */
     void       *model;     /* what it writes beside p, or NULL            */
-    const uint16_t *p_random, *m_random, *v_random; /* of what is rounded stochastically */
+    const uint16_t *p_random, *m_random, *v_random; /* random bits */
 } ampi_step_block;
 
-/* Groups in a block of n elements; compilers see the bound. */
+/* Groups in a block of n elements, with a bound that compilers see. */
 AMPI_HOST size_t ampi_block_groups(size_t n) {
     return ampi_min((n + AMPI_GROUP - 1) / AMPI_GROUP, AMPI_GROUPS);
 }
 
-/* Plain C: vectors of one. */
+/* Plain C: vectors of one number. */
 
 AMPI_FN void  ampi_done(void) {}
 AMPI_FN float ampi_get(const void *base, size_t i) { return ampi_load_f32(base, i); }
@@ -3371,7 +3366,7 @@ AMPI_FN void     ampi_put_words(void *base, uint32_t u) {
     ampi_store_u16(base, 1, (uint16_t)(u >> 16));
 }
 AMPI_FN uint32_t ampi_count(uint32_t u) { return u; }
-AMPI_HOST void   ampi_fence(void) { /* behind writes around the cache */
+AMPI_HOST void   ampi_fence(void) { /* after writes around the cache */
 #if AMPI_X86
     __asm__ __volatile__("sfence" : : : "memory");
 #endif
@@ -3408,8 +3403,8 @@ AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t en
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
 /* ------------------------------------------------------------------ >>impl  loops
-   Read in plain C, here, and by each tier's second reading (>>impl processors).
-   Over vectors, by the formulas of core. */
+   Compiled here in plain C, and in each tier's second inclusion (>>impl processors): loops over
+   vectors, by the core's formulas. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
@@ -3428,7 +3423,7 @@ AMPI_LOOP float AMPI_(fold)(float *lanes) {
     return lanes[0];
 }
 
-/* Where what fills vectors ends; the rest is for plain C. */
+/* Where whole vectors end; plain C does the rest. */
 AMPI_IN size_t AMPI_(last)(size_t i, size_t end) {
     return AMPI_W > 1 ? end - (end - i) % AMPI_WHOLE : end;
 }
@@ -3468,7 +3463,7 @@ AMPI_IN size_t AMPI_(cast_as)(void *dst, const amp_dtype to, const void *src, co
     return i;
 }
 
-/* Magnitudes and zeros of 16 bits are found two in a word, without converting. */
+/* Numbers of 16 bits are tested two in a word, without a conversion. */
 AMPI_HERE void AMPI_(add_squares)(float *lane, AMPI_V x) {
     AMPI_HIDE(lane); /* one sum of addresses, not two: AVX-512 gains 2 to 4 % */
     AMPI_(put)(lane, 0, AMPI_(add)(AMPI_(get)(lane, 0), AMPI_(mul)(x, x)));
@@ -3496,7 +3491,7 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
             max  = AMPI_(most16)(max, a);
             none = AMPI_(zeros16)(none, a);
             AMPI_PREFETCH((const char *)at + AMPI_AHEAD);
-            if (lanes) { /* to load again is cheaper than to take a apart */
+            if (lanes) { /* loading again is cheaper than splitting a */
                 float *lane = lanes + i % AMPI_LANES;
                 AMPI_(add_squares)(lane, AMPI_(get_as)(at, type, 0));
                 AMPI_(add_squares)(lane + AMPI_W, AMPI_(get_as)(at, type, AMPI_W));
@@ -3504,7 +3499,7 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
         }
     AMPI_(put_words)(m, max);
     *zeros += (size_t)AMPI_(count_zeros)(none);
-    AMPI_(done)(); /* behind the last vector */
+    AMPI_(done)(); /* after the last vector */
     largest = ampi_check(x, type, i, end, lanes, zeros);
     for (k = 0; k < (type == AMP_F32 ? AMPI_W : 2 * AMPI_W); k++) {
         const uint32_t one = ampi_load(m, type, k);
@@ -3515,14 +3510,14 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
 
 #endif
 
-/* Casts align what they write around the cache, or else what they read or write most of. */
+/* Casts align what they write, unless there is little; large ones write around the cache. */
 AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
                                 size_t end) {
     const int    wide   = to == AMP_F32;
-    const size_t most   = AMPI_W > 1 ? end - i : 0; /* that may go so */
+    const size_t most   = AMPI_W > 1 ? end - i : 0; /* for vectors */
     const int    large  = most >= AMPI_STREAM && dst != src;
     const int    around = large && ((uintptr_t)dst & (wide ? 3 : 1)) == 0;
-    const void  *first  = ampi_at(dst, to, i); /* few elements do without aligned stores */
+    const void  *first  = ampi_at(dst, to, i);
     const size_t head   = i + (most < 4096 ? 0 : ampi_head(first, wide ? 4 : 2, most));
     if (i < head) ampi_cast_from(dst, to, src, from, i, head);
     if (to == AMP_F32 && from == AMP_F16)
@@ -3542,9 +3537,9 @@ AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *ran
     AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i), 0));
 }
 
-/* The step. Which formula, and whether moments are bf16, is constant where this is inlined. */
+/* The step. kind and bf16 are constant where this is inlined. */
 AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int bf16) {
-    const ampi_step_block b = *block; /* nothing that is stored changes it */
+    const ampi_step_block b = *block; /* a copy, which no store changes */
 
     const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
     const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
@@ -3583,7 +3578,7 @@ AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
 
 #ifndef AMP_NO_STORAGE
 
-/* Masters in words beside the model; format and type are constant where these are inlined. */
+/* Masters that are not fp32; master and f16 are constant where these are inlined. */
 AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
     const ampi_step_block b = *block;
     size_t                i;
@@ -3630,8 +3625,8 @@ AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
     }
 }
 
-/* Moments of 8 bits: a vector of scales at a time. Only plain C gets a group that is shorter, so
-   the others know how many vectors there are. second: which moment, constant. */
+/* Moments of 8 bits, with a vector of scales at a time. Only plain C gets a shorter group, so
+   that the tiers' loops have a constant length. second says which moment, and is constant. */
 #if AMPI_W == 1
 #define AMPI_UNROLLED
 #else
@@ -3660,7 +3655,8 @@ AMPI_IN void AMPI_(get_8bit)(const ampi_stored *from, float *to, size_t n, size_
     }
 }
 
-/* Lane by lane the largest magnitude of group g. Second moments have no sign but a NaN's. */
+/* The largest magnitude of group g, lane by lane. A second moment has a sign only if it is a
+   NaN. */
 AMPI_IN AMPI_U AMPI_(largest)(const float *x, size_t g, size_t n, const int second) {
     const size_t i = g * AMPI_GROUP, end = i + AMPI_(group)(n - i);
     AMPI_U       most = AMPI_(u32)(0);
@@ -3672,8 +3668,8 @@ AMPI_IN AMPI_U AMPI_(largest)(const float *x, size_t g, size_t n, const int seco
     return most;
 }
 
-/* Groups go in twos, of which the upper 16 bits are compared: they tell an exponent, and a NaN,
-   which arithmetic has made quiet. What codes are made with takes the place of the largest. */
+/* Two groups at a time are compared by their upper 16 bits, which tell the exponent, and a NaN,
+   which arithmetic has made quiet. down holds the largest magnitudes first, then the factors. */
 AMPI_IN void AMPI_(put_8bit)(const ampi_stored *to, const float *from, const uint16_t *random,
                              size_t n, const int second) {
     const size_t groups = ampi_block_groups(n);
@@ -3712,7 +3708,7 @@ AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
     AMPI_(done)();
 }
 
-/* Random bits of a block, a row for each array that is rounded with them. A block may begin
+/* Random bits of a block, a row for each array that is rounded stochastically. A block may begin
    within a pair. */
 AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     const ampi_arrays *x     = &b->x;
@@ -3733,7 +3729,7 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     AMPI_(done)();
 }
 
-/* What a block has in other formats: decoded for the formula, or put back. */
+/* Decodes the other formats of a block for the formula, or encodes them again. */
 AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
     if (!put) AMPI_(draw)(b, drawn);
     if (ampi_is_coded(&b->x.master)) AMPI_(masters)(b, put);
@@ -3796,7 +3792,7 @@ AMP_DEF size_t amp_dtype_size(amp_dtype type) {
     return type == AMP_F32 ? 4 : type == AMP_F16 || type == AMP_BF16 ? 2 : 0;
 }
 
-/* n elements, forwards, so that an in-place cast to a narrower type is right. */
+/* Casts forwards, so that an in-place cast to a narrower type is right. */
 static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t n) {
     float     room[AMPI_PIECE + 16];
     uint32_t *buffer = ampi_align(room);
@@ -3814,8 +3810,8 @@ static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, 
     }
 }
 
-/* A cast of any length, in slices that several threads may share, each in a floating-point
-   environment of its own. In place it goes forwards, by one thread. */
+/* A cast of any length, in slices that threads may share, each in its own floating-point
+   environment. In place it is one slice, cast forwards. */
 static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                           size_t n) {
     const size_t  slice  = dst == src ? n : ampi_min(n, AMPI_STREAM);
@@ -3862,7 +3858,7 @@ typedef struct ampi_preset_row {
     uint32_t rules;
 } ampi_preset_row;
 
-/* ORDER amp_preset, but for NONE. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
+/* ORDER amp_preset, without NONE. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
 #define AMPI_PRESET(preset, grow, rules, ...) {__VA_ARGS__, AMPI_GROW_##grow | (rules)},
 static const ampi_preset_row ampi_presets[] = {
     AMPI_PRESET(DEFAULT, EQUAL, AMPI_REFILL_GOOD | AMPI_SAFE, 65536, 6.103515625e-5f, 16777216,
@@ -3919,13 +3915,13 @@ static int ampi_f64_ok(char *problem, const char *field, const double *x, double
     return ampi_f64_in(x, low, high) || ampi_out(problem, field, *x, bounds);
 }
 
-/* An enum that has no such value. */
+/* An enum has no such value. */
 static amp_result ampi_unknown(char *problem, const char *field, int value) {
     ampi_tell(problem, "%s is %g, which amp.h does not know", field, (double)value);
     return AMP_ERROR_INVALID_ENUM;
 }
 
-/* May the scale be this? min_scale and max_scale, where set, and the laws of the preset. */
+/* May the scale be this? It is finite and above 0; in AMPI_SAFE, from min_scale to max_scale. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
     if (!ampi_f32_in(scale) || ampi_load_u32(scale, 0) << 1 == 0u) return 0;
     if (!(s->rules & AMPI_SAFE)) return 1;
@@ -3953,7 +3949,7 @@ static int ampi_scaler_numbers_ok(const amp_scaler_desc *d, char *problem) {
            ampi_f64_ok(problem, "amp_scaler_desc.tolerance", &d->tolerance, 0.0, 1.0, "0 to 1");
 }
 
-/* Are the limits and the first scale such as the preset allows? */
+/* Does the preset allow these limits and this first scale? */
 static int ampi_scaler_limits_ok(const amp_scaler *s, const float *init, char *problem) {
     const ampi_preset_row *safe = &ampi_presets[AMP_PRESET_STATIC];
     if (s->max_scale > 0.0f && s->min_scale > s->max_scale)
@@ -4007,7 +4003,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     t.hysteresis_tracker = t.hysteresis;
     if (preset == AMP_PRESET_FAIRSEQ) t.tolerance = d->tolerance;
 
-    /* a default gives way to limits; in APEX to max_scale any does */
+    /* limits bound a default scale; in APEX, max_scale bounds any */
     if ((!given || preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
         init = t.max_scale;
     if (!given && init < t.min_scale) init = t.min_scale;
@@ -4019,7 +4015,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
 }
 
 #if !defined(AMP_NO_STDLIB) || !defined(AMP_NO_AUTOCAST)
-/* Has nobody chosen anything? */
+/* Is the desc all defaults? */
 static AMPI_NOINLINE int ampi_untouched(const amp_scaler_desc *d) {
     return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
            ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
@@ -4048,8 +4044,7 @@ static amp_result ampi_scaler_ready(const amp_scaler *s) {
     return s->rules ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
-/* Unscale in dst, but for elements that are not finite: a NaN keeps bits that a conversion would
-   not. */
+/* Unscales in place only what is finite: converting would change the bits of a NaN. */
 static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
                                 float factor) {
     size_t i;
@@ -4060,7 +4055,7 @@ static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size
     }
 }
 
-/* Check src and, if dst is given, write it unscaled: as fp32, or in place. */
+/* Checks src and, unless dst is NULL, writes it unscaled: as fp32, or in place. */
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
     const float inv  = ampi_inv_scale(s->scale);
@@ -4133,7 +4128,7 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
 }
 
 /* --------------------------------------------------------------- >>impl  backend
-   What optimizers, states and caches ask of one. */
+   What optimizers, states and caches use of it. */
 
 static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
 #ifndef AMP_NO_STDLIB
@@ -4142,7 +4137,7 @@ static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
     return a->allocate_fn ? a->allocate_fn(a->user, num_bytes) : NULL;
 }
 
-/* Freeing leaves errno: what a caller has to tell is often followed by it. */
+/* Freeing leaves errno as it is, because a caller's report often follows it. */
 static void ampi_release(const amp_allocator *a, void *memory) {
 #ifndef AMP_NO_STDLIB
     const int error = errno;
@@ -4162,7 +4157,7 @@ static int ampi_allocator_ok(const amp_allocator *a) {
     return !a->allocate_fn == !a->release_fn;
 }
 
-/* What callers ask of a backend most. */
+/* The backend functions that callers need most. */
 static amp_result ampi_send(const amp_backend *b, void *dst, const void *src, size_t num_bytes) {
     return b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_BACKEND);
 }
@@ -4172,8 +4167,8 @@ static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_ty
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
 }
 
-/* What ranks, rows and report add to set-up, step and files. Where a room is left out, a macro in
-   its place refuses what asks for the room, and the rest is never called. */
+/* What ranks, rows and report add to set-up, step and files. If AMP_NO_RANKS, _ROWS or _REPORT
+   leaves one out, macros refuse what needs it; the other functions are then never called. */
 typedef struct ampi_archive ampi_archive;
 typedef struct ampi_arena   ampi_arena;
 typedef struct ampi_loading ampi_loading;
@@ -4181,10 +4176,10 @@ typedef struct ampi_state   ampi_state;
 typedef struct ampi_target  ampi_target;
 #ifndef AMP_NO_RANKS
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d); /* may the desc be so? */
-/* in prepare: ranks meet, with what this one has come to. Are tables the same? */
+/* in prepare: ranks exchange their results. Are their tables the same? */
 static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result);
-/* files: which set one names; a set, or what replaces one, is saved; what a set has for this rank
-   is loaded, and ranks meet behind it */
+/* files: read the set that a file names; save a set, or what replaces one; load this rank's share
+   of a set, after which ranks meet */
 static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user);
 #ifndef AMP_NO_STDLIB
 static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result);
@@ -4202,7 +4197,7 @@ static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, am
 #ifndef AMP_NO_ROWS
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t);
 static void       ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-/* a step: add up rows, in front of their check; move these rows; which element is a sum's? */
+/* a step: add up rows before their check; update these rows; find an element of the sums */
 static void       ampi_sum_rows(const amp_plan *plan, ampi_slot *slot);
 static void       ampi_update_rows(const amp_plan *plan, const ampi_slot *slot);
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats);
@@ -4215,13 +4210,13 @@ static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_s
 #endif
 #ifndef AMP_NO_REPORT
 static amp_result ampi_report_ok(const amp_optimizer_desc *d);
-static size_t     ampi_report_room(size_t num_slots); /* host memory behind the plan's tables */
+static size_t     ampi_report_room(size_t num_slots); /* host memory after the plan's tables */
 static void       ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-/* a chunk of a step that is sampled: behind its check, and around its update */
+/* a chunk of a sampled step: after its check, and around its update */
 static void       ampi_sample_grads(ampi_histogram *h, const void *x, amp_dtype type, size_t n);
 static void       ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
                                       size_t begin, size_t n, ampi_histogram *h);
-/* a state: its history; what was is over; send what was loaded */
+/* a state: its history; reset it; send what was loaded */
 static void       ampi_walk_report(ampi_archive *a, const amp_optimizer *opt);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
@@ -4237,7 +4232,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt);
 #define ampi_send_history(opt) AMP_OK
 #endif
 
-/* Something of a desc or a file is of a room that was left out. */
+/* A desc or a file needs code that was left out. */
 static amp_result ampi_left_out(const amp_optimizer_desc *d, const char *what, const char *room) {
     ampi_tell(d->problem, "%s needs what AMP_NO_%s has left out: compile AMP_IMPLEMENTATION "
                           "without it", what, room);
@@ -4277,8 +4272,8 @@ static const ampi_format ampi_formats[] = {
 AMPI_STATIC_ASSERT(ampi_formats_are_all,
                    sizeof ampi_formats / sizeof ampi_formats[0] == (size_t)AMP_FORMAT_SR + 1);
 
-/* Numbers are compared in here, in an environment without traps, and only once known to be
-   finite; but compilers may compare first. */
+/* Numbers are compared here, after they are known to be finite, and in an environment without
+   traps, because compilers may compare first. */
 static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char *problem) {
     static const char *const factor = "0 or more, and less than 1";
     static const char *const amount = "0 or more, and finite";
@@ -4305,7 +4300,7 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
     return 1;
 }
 
-/* Is it a row of the list? */
+/* Is it a row of AMP_STORAGE_LIST? */
 static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
 #define AMPI_STORAGE_ROW(name, master, moments) {name, {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
     static const struct { const char *name; amp_storage s; } rows[] = {
@@ -4326,7 +4321,7 @@ static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
     return AMP_ERROR_INVALID_CONFIG;
 }
 
-/* An error, with the one sentence that says what to do. */
+/* An error, with a message of one sentence. */
 static amp_result ampi_refuse(const amp_optimizer_desc *d, amp_result result, const char *text) {
     ampi_tell(ampi_blank(d->problem), "%s", text);
     return result;
@@ -4355,7 +4350,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
-/* What desc asks for. What its pointers lead to may go: nothing follows them any more. */
+/* Copies desc and what its pointers lead to: nothing follows them after this call. */
 static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc *d = &opt->desc;
     *d = *desc;
@@ -4370,7 +4365,7 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     if (d->storage) opt->storage = *d->storage;
     opt->reports     = d->report != NULL;
     opt->capacity    = AMP_INLINE_TENSORS;
-    opt->carries     = 1; /* nothing, so far */
+    opt->carries     = 1; /* there are no tensors yet */
     opt->initialized = 1;
 }
 
@@ -4396,7 +4391,7 @@ static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
     return &ampi_entry_of(opt, (size_t)i)->tensor;
 }
 
-/* An error message about a tensor begins. */
+/* Begins an error message about a tensor. */
 static void ampi_tell_tensor(char *problem, size_t i, const char *name) {
     ampi_tell(problem, "tensor %g%s%s%s: ", (double)i, name ? " (" : "", name ? name : "",
               name ? ")" : "");
@@ -4409,7 +4404,7 @@ static amp_result ampi_tensor_problem(const amp_optimizer *opt, size_t i, const 
     return result;
 }
 
-/* Is an optimizer where a call has its place? Before prepare; after it; in no open step; in one. */
+/* May a call be made now? Before prepare; after it; then, in no open step; in one. */
 typedef enum ampi_phase { AMPI_ADDING, AMPI_PREPARED, AMPI_BETWEEN, AMPI_WITHIN } ampi_phase;
 static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     amp_result result = AMP_OK;
@@ -4423,7 +4418,7 @@ static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     return ampi_told(opt->desc.problem, result);
 }
 
-/* Is there a tensor i, too? */
+/* The same, for a call with tensor i. */
 static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i, ampi_phase phase) {
     if (!opt || !opt->initialized || ampi_tensor(opt, i)) return ampi_ready(opt, phase);
     ampi_tell(ampi_blank(opt->desc.problem), "there is no tensor %g", (double)i);
@@ -4439,17 +4434,17 @@ static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_dec
 /* How many moments a tensor with a gradient has. */
 static int ampi_num_moments(const amp_optimizer_desc *d) {
     const ampi_optimizer *o = &ampi_optimizers[d->kind];
-    uint64_t              momentum; /* its bits: a host may have subnormals count as 0 */
+    uint64_t              momentum; /* its bits: a host may treat subnormals as 0 */
     memcpy(&momentum, &d->momentum, 8);
     return momentum << 1 ? o->moments : o->always;
 }
 
-/* Does the caller's optimizer change a tensor? */
+/* Does the caller's own optimizer update this tensor? */
 static int ampi_is_yours(const amp_optimizer *opt, const amp_tensor *t) {
     return opt->desc.kind == AMP_KIND_OWN || t->own;
 }
 
-/* Has a tensor a gradient, now or later? */
+/* Does a tensor have a gradient, now or later? */
 static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_later; }
 
 /* How master and moments of a tensor are stored. */
@@ -4460,7 +4455,7 @@ static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t
     return t->storage ? *t->storage : opt->storage;
 }
 
-/* What a tensor must not be, and the error if it is; the last row is true, and AMP_OK. */
+/* A list of what a tensor must not be, and its errors; the last row is true, with AMP_OK. */
 typedef struct ampi_refusal { int is; amp_result result; const char *text; } ampi_refusal;
 
 static amp_result ampi_refuse_tensor(const amp_optimizer *opt, size_t i, const char *name,
@@ -4568,7 +4563,7 @@ static amp_tensor ampi_tensor_at(const amp_tensor *whole, const amp_tensor *one,
     return t;
 }
 
-/* All of them, or none. (A flat array of one is a tensor, but for its rows.) */
+/* Adds all of them, or none. (A flat array of one is a tensor, except that it has no rows.) */
 static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
                                    const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
@@ -5228,19 +5223,19 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt) {
 AMPI_COLD_END
 
 /* ------------------------------------------------------------------ >>impl  step
-   The way of one gradient through a step on the CPU. (On a GPU the kernels of amp_kernels.cu stand
-   in the place of the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
-     amp_optimizer_step    ampi_fused_step: may there be one? the learning rate goes along
-       check               ampi_cpu_check, of a tensor ampi_check_slot, of 16384 elements
+   How a gradient goes through a step on the CPU. (On a GPU the kernels of amp_kernels.cu replace
+   the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
+     amp_optimizer_step    ampi_fused_step: may it begin? The plan takes the learning rate
+       check               ampi_cpu_check; a tensor: ampi_check_slot; 16384 elements:
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
-                           ampi_sum_chunks (ranks.reduce_fn: behind it if whole, else before it)
+                           ampi_sum_chunks (ranks.reduce_fn: after it if whole, else before it)
        decide              ampi_decide: norm, clip factor, gate, next scale
        update              ampi_cpu_update, ampi_update_slot, ampi_step_chunk: read again, unscale,
                            optimizer, master, model copy, by the tier
        publish             zero_grad; ampi_publish: the next scale is the scale
      With an optimizer of your own, begin_step is check, decide and an update that only unscales;
-     end_step writes the model copies and publishes. Where some tensors are own, it is the update
-     of all others, too. */
+     end_step writes the model copies and publishes. If some tensors are own, end_step also
+     updates all others. */
 
 static amp_result ampi_cpu_copy(const amp_backend *self, void *dst, const void *src,
                                 size_t num_bytes, ampi_copy direction) {
