@@ -4257,8 +4257,8 @@ static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", 0, 0, 0.999},
 #define AMPI_FUSED_ALONE " is for fused steps, such as AMP_KIND_ADAMW: desc.kind is AMP_KIND_OWN"
 
 /* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale,
-   or 0; are numbers rounded stochastically? and what a file says: of masters 1 more if models
-   are of fp16, and 0 where they may be any fp32. */
+   or 0; are numbers rounded stochastically? filed: what a file says; of masters 1 more if models
+   are fp16, and 0 if they may be any fp32. */
 enum { AMPI_FILED_F32, AMPI_FILED_KAHAN = 5 };
 typedef struct ampi_format { const char *name; uint8_t size, group, random, filed; } ampi_format;
 static const ampi_format ampi_formats[] = {
@@ -4619,7 +4619,7 @@ static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n)
 
 static uint64_t ampi_groups(uint64_t n) { return n / AMPI_GROUP + (n % AMPI_GROUP != 0); }
 
-/* What a rank has of a tensor: a run of whole chunks, but for the tensor's last one. */
+/* A rank's shard of a tensor: whole chunks in a row. The tensor's last may be shorter. */
 typedef struct ampi_shard { uint64_t begin, end; } ampi_shard;
 
 /* Where shard k of count begins in a tensor of n elements. */
@@ -4629,9 +4629,9 @@ static uint64_t ampi_shard_begin(uint64_t n, uint64_t k, uint64_t count) {
     return at < chunks ? at * AMPI_CHUNK : n;
 }
 
-/* A rank's shard of a tensor of n elements, with so many in front of it. A rank has as many
-   chunks as if those of all tensors were dealt out to one rank after the other, so that the
-   ranks' shares of any tensors in a row are alike. */
+/* A rank's shard of a tensor of n elements, with so many elements before it. A rank has as many
+   chunks as if those of all tensors were dealt out to the ranks in turn, so that the ranks'
+   shares of any tensors in a row are alike. */
 static ampi_shard ampi_shard_of_rank(uint64_t before, uint64_t n, uint64_t rank, uint64_t count) {
     const uint64_t k = (rank + count - ampi_chunks(before) % count) % count;
     ampi_shard      p;
@@ -4640,8 +4640,8 @@ static ampi_shard ampi_shard_of_rank(uint64_t before, uint64_t n, uint64_t rank,
     return p;
 }
 
-/* Is the gradient of a tensor one of few rows? And how many sums may there be? (Rows that are
-   not there have those of one that may be: in an empty table, too.) */
+/* Is a tensor's gradient of few rows? How many elements may its sums have? (An empty table has
+   room for one row, because rows outside it are summed, too.) */
 static int ampi_has_rows(const ampi_entry *e) {
     return e->rows.row_length && ampi_learns(&e->tensor);
 }
@@ -4657,7 +4657,7 @@ static void ampi_set_format(ampi_stored *s, amp_format format) {
     s->size   = ampi_formats[format].size;
 }
 
-/* Fill in a slot, but for what has its place in the arena. */
+/* Fills in a slot, except what the arena holds. */
 static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64_t before,
                            ampi_slot *slot) {
     const amp_optimizer_desc *d     = &opt->desc;
@@ -4692,9 +4692,9 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64
     slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* The model copy of a tensor, if it is the optimizer's own: of desc.dtype, or (wide) of fp32,
-   which keep_fp32 has in shards. In a flat array keep_fp32 leaves a hole. cuBLAS looks at
-   alignments up to 256 bytes, which shall not depend on what else there is. */
+/* Places a tensor's model copy, if it is the optimizer's own: in desc.dtype, or (wide) in fp32,
+   for keep_fp32 in shards. In a flat array keep_fp32 leaves a gap. cuBLAS looks at alignments up
+   to 256 bytes, which must not depend on other tensors. */
 static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int wide,
                              ampi_slot *s, ampi_arena *arena) {
     const amp_dtype type  = wide ? AMP_F32 : opt->desc.dtype;
@@ -4707,7 +4707,7 @@ static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int 
     if (keeps == wide) s->model = ampi_to(here, s->model_type, (size_t)s->first);
 }
 
-/* n elements of tensor e in their format, and scales of groups. */
+/* Places n elements of tensor e in their format, and scales of groups. */
 static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_stored *s) {
     if (s->format == AMP_FORMAT_F32) s->data = ampi_floats_of(arena, e, n);
     else if (s->size) s->data = ampi_take(arena, (size_t)n, s->size, 64);
@@ -4715,26 +4715,26 @@ static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_
         s->scale = (uint8_t *)ampi_take(arena, (size_t)ampi_groups(n), 1, 64);
 }
 
-/* All of the model copy of which a slot has a shard. */
+/* The whole model copy of which a slot has a shard. */
 static void *ampi_whole_model(const ampi_slot *s) {
     const size_t size = amp_dtype_size(s->model_type);
     return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
 }
 
-/* How many chunks slot i has; of few rows, how many its sums may have. */
+/* The number of chunks of slot i; if sparse, the most that its sums may have. */
 static uint64_t ampi_slot_chunks(const amp_optimizer *opt, size_t i) {
     const ampi_entry *e = ampi_entry_of(opt, i);
     return ampi_chunks(ampi_has_rows(e) ? ampi_most_sums(e) : opt->plan->host_slots[i].n);
 }
 
-/* Is i the k-th slot in the order of chunks? k goes through all slots twice: own ones are the last,
-   so that what is done to these, and to all others, is done to chunks in a row. */
+/* Is slot i, k modulo their number, the k-th in the order of chunks? k goes through all slots
+   twice; own ones are in the second half, so that the chunks of either kind are in a row. */
 static int ampi_is_kth(const amp_plan *plan, size_t k, size_t *i) {
     *i = k % plan->num_slots;
     return plan->host_slots[*i].own == (k >= plan->num_slots);
 }
 
-/* Fill in the slots, but for what has its place in the arena, and count. */
+/* Fills in the slots, except what the arena holds, and counts. */
 static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     const int moments  = ampi_num_moments(&opt->desc);
     uint64_t  elements = 0, before = 0;
@@ -4764,14 +4764,14 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->split = 0;
 }
 
-/* Arrays of tensors, in the order in which they lie in backend memory: one kind after the other,
-   so that those of a flat array are one. */
+/* Arrays of tensors, in the order of backend memory: one kind after the other, so that those of a
+   flat array have no gaps. */
 typedef enum ampi_array {
     AMPI_ARRAY_MODEL, AMPI_ARRAY_FP32_MODEL, AMPI_ARRAY_MASTER, AMPI_ARRAY_GRAD,
     AMPI_ARRAY_FIRST_MOMENT, AMPI_ARRAY_SECOND_MOMENT
 } ampi_array;
 
-/* The array of slot i that is of this kind, if it is the optimizer's own. */
+/* Places slot i's array of this kind, if it is the optimizer's own. */
 static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind,
                              ampi_arena *arena) {
     const ampi_entry *e      = ampi_entry_of(opt, i);
@@ -4795,8 +4795,8 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
     }
 }
 
-/* Fill in the plan and its host_slots, and give everything in backend memory its place behind
-   base; if that is NULL, to learn how many bytes it takes. */
+/* Fills in the plan and its host_slots, and gives everything in backend memory its place after
+   base. If base is NULL, it only finds the number of bytes. */
 static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *base,
                               size_t *num_bytes) {
     const size_t count = plan->num_slots;
@@ -4845,7 +4845,7 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
     else ampi_release(a, block);
 }
 
-/* What a backend returns; it refuses what only CUDA's does. */
+/* A backend's result. Only CUDA's is AMP_ERROR_UNSUPPORTED, while a stream is captured. */
 static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
     if (result != AMP_ERROR_UNSUPPORTED) return ampi_told(opt->desc.problem, result);
     return ampi_refuse(&opt->desc, result,
@@ -4853,14 +4853,14 @@ static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
                        "the capture or after");
 }
 
-/* Bring num_bytes from backend memory to the host, when everything before has been done. */
+/* Copies num_bytes from backend memory to the host, after all work that is queued. */
 static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
                                  size_t num_bytes) {
     const amp_backend *b = &opt->backend;
     return ampi_captured(opt, b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST));
 }
 
-/* The slot of every chunk. */
+/* Writes chunk_slots. */
 static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     const amp_plan *plan = opt->plan;
     uint32_t        piece[AMPI_PIECE];
@@ -4880,7 +4880,7 @@ static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* n elements from src, fp32, to a model and what its master is beside it, unless that has no
+/* Writes n fp32 elements of src to a model and to what its master stores, unless that has no
    data; if src is NULL, the master is made from the model. */
 static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
                                 const ampi_stored *master, const void *src, size_t n) {
@@ -4893,7 +4893,7 @@ static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype typ
     return ampi_cast_on(b, model, type, src, AMP_F32, n);
 }
 
-/* A tensor's master, and all of its model copy (other ranks' ranges as they round them). */
+/* Writes a tensor's master and whole model copy (ranges of other ranks as they round them). */
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const amp_dtype type = s->model_type;
     const size_t    n    = (size_t)s->n;
@@ -4905,8 +4905,8 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     return ampi_write_on(b, s->model, type, &s->master, src, n);
 }
 
-/* A weight that was copied and that no step writes again becomes NaN: whoever goes on reading
-   it, in place of the model, is told at once. */
+/* A weight that was copied, and that no step writes again, becomes NaN: code that goes on reading
+   it, in place of the model, fails at once. */
 static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t n) {
     uint32_t nan[AMPI_PIECE];
     size_t   i, done = ampi_min(n, AMPI_PIECE);
@@ -4915,11 +4915,11 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
     for (; done < n; done += i) {
         i = ampi_min(n - done, done);
         AMPI_TRY(ampi_cast_on(b, weight + done, AMP_F32, weight, AMP_F32, i));
-    } /* wait: it may be freed now */
+    } /* wait: the caller may free it now */
     return b->functions->copy_fn(b, nan, weight, ampi_min(n, 1) * sizeof *nan, AMPI_TO_HOST);
 }
 
-/* The tables to where kernels read them. */
+/* Copies the tables to where kernels read them. */
 static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
     const amp_backend        *b = &opt->backend;
@@ -4956,7 +4956,7 @@ static void ampi_count_grads(amp_plan *plan) {
     }
 }
 
-/* Memory of a tensor: no step can have it twice. Of no bytes, it begins and ends at 0. */
+/* The memory of an array, which no other may share. An empty one begins and ends at 0. */
 typedef struct ampi_range { uintptr_t begin, end; } ampi_range;
 
 static ampi_range ampi_range_of(const void *begin, uint64_t n, amp_dtype type) {
@@ -4967,8 +4967,8 @@ static ampi_range ampi_range_of(const void *begin, uint64_t n, amp_dtype type) {
     return r;
 }
 
-/* Is all memory that a step reads or writes apart? Of ranks, gradients are but flags. Each range
-   meets all before it: of 1,000 tensors in 5 ms, of 10,000 in half a second, once. */
+/* Do no two arrays of a step overlap? (In shards, gradients are only flags.) Each range is
+   compared with all before it, once: 5 ms for 1,000 tensors, half a second for 10,000. */
 static amp_result ampi_apart(const amp_optimizer *opt) {
     static const char *const what[] = {"weight", "model", "grad"};
     char       *problem = opt->desc.problem;
@@ -4996,7 +4996,7 @@ static amp_result ampi_apart(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Room for the tables on the host, and what is known before memory has its places. */
+/* Allocates the host's tables, and fills in what is known before memory is laid out. */
 static amp_result ampi_new_plan(amp_optimizer *opt) {
     const amp_optimizer_desc *d      = &opt->desc;
     const size_t              header = (sizeof(amp_plan) + 63) / 64 * 64;
@@ -5029,7 +5029,7 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Has a scaler of another owner been initialized? */
+/* Has a shared scaler been initialized? */
 static amp_result ampi_shared_ok(const amp_optimizer *opt) {
     amp_scaler shared;
     if (!opt->desc.shared_scaler) return AMP_OK;
@@ -5039,7 +5039,7 @@ static amp_result ampi_shared_ok(const amp_optimizer *opt) {
                        "desc.shared_scaler is not initialized: call amp_scaler_init");
 }
 
-/* Take memory, give all in it its place, and write its tables. */
+/* Allocates backend memory, lays it out, and writes the tables. */
 static amp_result ampi_build(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
     char      *base = NULL;
@@ -5055,8 +5055,8 @@ static amp_result ampi_build(amp_optimizer *opt) {
     return result;
 }
 
-/* What tensors begin with, when amp.h refuses nothing any more: also in arrays of the caller. A
-   backend may fail still, so weights are spoiled when all have been read. */
+/* Writes the first masters and models, also to arrays of the caller, when amp.h refuses nothing
+   any more. A backend may still fail, so weights are spoiled after all have been read. */
 static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     const amp_backend *b = &opt->backend;
     size_t             i;
@@ -5070,7 +5070,7 @@ static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Release what prepare has taken. */
+/* Releases what prepare has allocated. */
 static void ampi_unbuild(amp_optimizer *opt) {
     ampi_block_free(&opt->backend, &opt->desc.allocator, opt->backend_memory);
     ampi_release(&opt->desc.allocator, opt->plan);
@@ -5087,7 +5087,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     if (opt->ranks.count && opt->ranks.reduce_fn) result = ampi_same_tables(opt, result);
     if (result == AMP_OK) result = ampi_fill_tensors(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
-    else opt->pending = AMP_OK; /* what a begin_step before it has told */
+    else opt->pending = AMP_OK; /* from a begin_step before prepare */
     return ampi_told(opt->desc.problem, result);
 }
 
@@ -5120,7 +5120,7 @@ static void ampi_bind_slots(ampi_slot *slots, size_t count, float *const *weight
         ampi_bind(&slots[i], weights ? weights[i] : NULL, grads ? grads[i] : NULL);
 }
 
-/* Slots [first, first + count) to new addresses, all or none. */
+/* Gives slots [first, first + count) new addresses, or none of them. */
 static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                               float *const *weights, void *const *grads) {
     amp_plan *plan;
@@ -5148,7 +5148,7 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
     return ampi_rebind(opt, 0, opt ? opt->num_entries : 0, weights, grads);
 }
 
-/* Model copies from masters, or from what rebind has brought in their place. */
+/* Writes model copies from masters, or from weights that rebind has brought instead. */
 static amp_result ampi_write_models(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; i < opt->plan->num_slots; i++) {
@@ -5331,13 +5331,13 @@ static double ampi_sum_chunks(const amp_plan *plan) {
     return lanes[0];
 }
 
-/* Chunks from which on threads share a tensor. In a cache of a Zen 4 (two cores of a virtual
-   machine) one thread steps 11.5 us a chunk; two that wait actively take .78 of one thread's time
-   for two chunks, .71 for four, .61 for eight. To wake one that sleeps takes 100 us and more there:
-   neither two nor eight chunks are worth that. */
+/* The number of chunks from which on threads share a tensor. On a Zen 4 (two cores of a virtual
+   machine), in its cache, one thread takes 11.5 us a chunk. Two that wait actively take .78 of
+   its time for two chunks, .71 for four, .61 for eight. To wake one that sleeps takes 100 us and
+   more there, which neither two nor eight chunks are worth. */
 enum { AMPI_SHARED = 4 };
 
-/* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
+/* Checks one tensor, chunk by chunk. Threads may share the chunks, since no result depends on who
    does which. Every thread sets its own floating-point environment. */
 static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogram *histogram) {
     const amp_dtype type    = slot->grad_type;
@@ -5405,7 +5405,7 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     return AMP_OK;
 }
 
-/* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
+/* Writes elements [i, i + n) of a gradient again, from the unscaled ones. */
 static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
     const amp_dtype type   = slot->grad_type;
     const float     factor = ampi_carry_factor(plan);
@@ -5418,8 +5418,8 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     }
 }
 
-/* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once
-   and unscaled on the way; all of one key at a time. */
+/* Updates elements [i, i + n) of a tensor by its gradient's elements from `from` on, which are
+   read once and unscaled on the way. Each call of step has one key of random bits. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
                                           size_t from, size_t n) {
     const ampi_control *c    = plan->control;
@@ -5450,7 +5450,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
 static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job job, size_t i,
                               size_t n) {
     switch (job) {
-    case AMPI_JOB_DECIDE: break; /* is of no chunk */
+    case AMPI_JOB_DECIDE: break; /* has no chunks */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, s, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
@@ -5501,7 +5501,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
         else if (ends && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size(slot->grad_type));
     }
-    if (watch) /* for the next */
+    if (watch) /* for the next sample */
         memset(ampi_histogram_of(plan, ~plan->record->which, 0), 0,
                plan->num_slots * sizeof *plan->histograms);
     if (ends) ampi_publish(plan);
@@ -5509,8 +5509,8 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     return AMP_OK;
 }
 
-/* n elements of count gradients, in pairs down to runs of them, which are added one after the
-   other; if there are several runs sums are 0, and n is at most AMPI_LANES. */
+/* Adds n elements of count gradients, in pairs down to runs, which are added in order. If there
+   are several runs, sums begin as 0, and n is at most AMPI_LANES. */
 static AMPI_NOINLINE void ampi_sum_grads(float *sums, const void *grads, size_t stride,
                                          size_t count, size_t run, amp_dtype type, size_t n) {
     float  later[AMPI_LANES];
@@ -5525,7 +5525,7 @@ static AMPI_NOINLINE void ampi_sum_grads(float *sums, const void *grads, size_t 
     ampi_loops_now()->accumulate(sums, later, AMP_F32, 0, n);
 }
 
-/* A tree of its own beside what is there: earlier sums are no half of it. */
+/* Adds a tree to sums. What is in sums before is no part of the tree. */
 static AMPI_NOINLINE void ampi_add_tree(float *sums, const void *grads, size_t stride,
                                         size_t count, size_t run, amp_dtype type, size_t n) {
     float all[AMPI_LANES];
@@ -5545,7 +5545,7 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
     const int     shared = pieces > 1 && n >= (size_t)AMPI_SHARED * AMPI_CHUNK / count;
     int64_t       c;
     (void)self;
-    (void)shared; /* but by OpenMP */
+    (void)shared; /* OpenMP alone uses it */
     AMPI_OPENMP(omp parallel for schedule(static) if (shared))
     for (c = 0; c < pieces; c++) {
         const size_t i = (size_t)c * piece;
@@ -5568,7 +5568,7 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
-/* Elements of a moment from their storage format. */
+/* Decodes elements of a moment. */
 static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
                                              size_t n) {
     const uint8_t *code = (const uint8_t *)m->data;
@@ -5585,7 +5585,7 @@ static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, f
 
 AMPI_COLD_BEGIN
 
-/* One job of a step, of all tensors. */
+/* Does one job of a step, on all tensors. */
 static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
     const amp_backend *b = &opt->backend;
     return ampi_told(opt->desc.problem, b->functions->update_fn(b, opt->plan, job));
@@ -5609,7 +5609,7 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
     }
     if (opt->ranks.whole) return AMP_OK;
     if (!opt->ranks.count && (!opt->plan->num_weights || opt->plan->num_grads)) return AMP_OK;
-    for (i = 0; i < opt->num_entries; i++) { /* of all ranks, or some would wait for others */
+    for (i = 0; i < opt->num_entries; i++) { /* of all ranks, or some would wait */
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         weights += t->n != 0;
         learns += t->n && ampi_learns(t);
@@ -5621,8 +5621,8 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
-/* A check, with the ranks' meeting in the middle if there is one. Who has never asked for the
-   loss scale has not multiplied by it, and would get steps of 1 / scale of their size. */
+/* A check; ranks reduce in the middle. Whoever has never read the loss scale has not multiplied
+   by it, and would step by 1 / scale of the right size. */
 static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
@@ -5648,7 +5648,7 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, co
 }
 
 /* With first_step above 0, AdamW's steps from moments of 0 would be wrong and look right. (Empty
-   ranges count, or some ranks would wait for others.) */
+   ranges count, too, or some ranks would wait for others.) */
 static amp_result ampi_has_moments(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; opt->desc.first_step && i < opt->num_entries; i++) {
@@ -5661,7 +5661,7 @@ static amp_result ampi_has_moments(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* May tensors of a fused kind be updated, by this learning rate? NULL: the one that is there. */
+/* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. */
 static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
     AMPI_TRY(ampi_has_moments(opt));
     if (lr) return ampi_check_rate(opt, "lr", lr);
@@ -5738,7 +5738,7 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     return ampi_run_job(opt, AMPI_JOB_CARRY);
 }
 
-/* lr travels in the plan, to where the check ends; NULL: the one that is there. */
+/* lr is passed in the plan, to the end of the check; NULL: the one in backend memory. */
 static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     amp_plan *plan;
     AMPI_TRY(ampi_can_step(opt, 1));
@@ -5771,7 +5771,7 @@ AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
 
 AMP_DEF float *amp_optimizer_lr_ptr(amp_optimizer *opt) {
     if (!opt || !opt->plan) return NULL;
-    opt->plan->has_lr = 1; /* whoever asks is going to write one */
+    opt->plan->has_lr = 1; /* the caller is going to write one */
     return &opt->plan->control->rates.lr;
 }
 
@@ -5792,11 +5792,11 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     status->skipped     = c.skipped;
     status->skipped_in_a_row = c.skipped_in_a_row;
     status->missed_updates = c.missed_updates;
-    opt->plan->asked       = 1; /* loss_scale is among it */
+    opt->plan->asked       = 1; /* it includes loss_scale */
     return AMP_OK;
 }
 
-/* Which element of the tensor is that of a rank's shard, or of the sums of its rows? */
+/* Turns an element of a rank's shard, or of the sums of rows, into that of the tensor. */
 static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     const ampi_slot *s = &opt->plan->host_slots[i];
     stats->first_nonfinite += s->first;
@@ -5811,7 +5811,7 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
-/* A moment of a slot to the host, or from there: one of both is NULL. Of 8 bits, to it alone. */
+/* Copies a moment to the host, or from it; the other pointer is NULL. 8 bits only to it. */
 static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *slot, int second,
                                    float *to, const float *from) {
     const amp_backend *b    = &opt->backend;
@@ -5837,7 +5837,7 @@ static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *sl
     return AMP_OK;
 }
 
-/* May both be read, or (set) written? */
+/* May both moments be read, or (set) written? */
 static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, const float *first,
                                   const float *second) {
     const ampi_slot   *s     = &opt->plan->host_slots[i];
@@ -5870,7 +5870,7 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
     AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
-    /* refused in a capture, which a copy of few bytes would go into */
+    /* fails during a capture, into which a copy of few bytes would go */
     AMPI_TRY(ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate));
     slot = &opt->plan->host_slots[i];
     if (slot->moment[1].data && !gate.step)
@@ -5894,26 +5894,26 @@ AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  state
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
-   body      kind, tensors; in a shard rank and number of ranks; scaler; control; of each tensor its
+   body      kind, tensors; in a shard rank and number of ranks; scaler; control; each tensor's
              size, storage, options and name; with AMPI_FILE_SEED desc.seed, with _REPORT a report
-             (ampi_walk_report); then of each tensor its masters, fp32, and moments as they are
-             stored: in a shard the rank's
+             (ampi_walk_report); then each tensor's masters, in fp32, and moments as they are
+             stored; in a shard those of the rank
    trailer   u64 sum of the body
 
-   A set of files has one of each rank (_SHARD) and one that names them (_SET), whose body is an
-   ampi_set: its word of content is the sum of what ends the bodies of all its shards, so that no
-   file of another run or moment takes a place in it.
+   A set of files has a shard of each rank (_SHARD) and a file that names them (_SET), whose body
+   is an ampi_set. Its content is the sum of its shards' trailers, so that no file of another run
+   or step is taken for one of the set.
 
-   Version 6 is 0.7.0's, which takes a file with AMPI_FILE_OWN (some tensors are own) for a newer
-   one. 0.6.0 had no flags: it wrote version 4, or 5 of shards and sets, to which 256 was added
-   for a report and 512 for a seed. A tensor's storage was one number, and a set had no word of
-   content. Versions 1 to 3 came before it and are refused.
+   0.7.0 wrote version 6, too, but a file with AMPI_FILE_OWN (some tensors are own) is newer to it.
+   0.6.0 had no flags: it wrote version 4, or 5 for shards and sets, and added 256 for a report and
+   512 for a seed. A tensor's storage was one number, and a set had no content. Versions 1 to 3 are
+   older and are refused.
 
-   Little-endian. Every number of a body takes eight bytes, names and arrays are padded to eight.
-   A sum takes eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so
+   All is little-endian. Numbers of a body take eight bytes; names and arrays are padded to eight.
+   A sum takes eight bytes at a time: h = (h ^ x) * odd, then h ^= h >> 32. Both can be undone, so
    that no change within eight bytes goes unseen. */
 
-enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
+enum { AMPI_STATE_NAME = 48 }; /* of a name, as much as messages show */
 enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLDEST = 4 /* that is read */ };
 enum { AMPI_FILE_SHARD = 1, AMPI_FILE_SET = 2, AMPI_FILE_REPORT = 4, AMPI_FILE_SEED = 8,
        AMPI_FILE_OWN = 16, AMPI_FILE_FLAGS = 31 };
@@ -5925,8 +5925,8 @@ AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
 
-/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one step
-   from each other, so that none is written over. */
+/* A set of files, one of each rank; if ranks is 0, there is none. Sets of one step differ in
+   their edition, so that none overwrites another. */
 typedef struct ampi_set { uint64_t step, edition, ranks, content; } ampi_set;
 
 struct ampi_archive {
@@ -5934,20 +5934,20 @@ struct ampi_archive {
     unsigned char *room;       /* of a block, for models and low bits                           */
     ampi_walk      walk;
     uint32_t       version, flags;
-    uint64_t       rank, ranks; /* whose shard it is, as the file of a shard says              */
+    uint64_t       rank, ranks; /* whose shard it is; a shard's file says it                   */
     ampi_set       set;        /* that the file names                                           */
-    uint64_t       body;       /* how many bytes it has in the file                             */
+    uint64_t       body;       /* its bytes in the file                                         */
     amp_write_fn   write_fn;
     void          *user;
     unsigned char *bytes;      /* saving: a block not yet written; verifying, loading: the body */
-    size_t         used, size; /* of it; size: there is no more of the body than this           */
+    size_t         used, size; /* of bytes; size: bytes of the body that were read              */
     uint64_t       count, sum;
-    uint64_t       tables;     /* bytes of the body in front of masters and moments             */
-    uint64_t       common;     /* hash of the numbers and names that all ranks have alike        */
-    amp_result     result;     /* the first error; nothing moves after it                       */
+    uint64_t       tables;     /* bytes of the body before masters and moments                  */
+    uint64_t       common;     /* hash of numbers and names that are the same on all ranks       */
+    amp_result     result;     /* the first error; it stops the walk                            */
 };
 
-/* What is saved beside masters and moments; the scaler in control, also a shared one. */
+/* What is saved besides masters and moments; control has the scaler, also a shared one. */
 struct ampi_state {
     ampi_control control;
     uint32_t     has_lr;
@@ -5983,7 +5983,7 @@ static void ampi_flush(ampi_archive *a) {
 
 AMPI_COLD_BEGIN
 
-/* A number of the file that is none that amp.h writes. */
+/* The file has a number that amp.h never writes. */
 static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const char *bounds) {
     char room[AMPI_DECIMALS];
     if (a->result != AMP_OK) return;
@@ -5992,7 +5992,7 @@ static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const ch
               ampi_digits(room, x), bounds);
 }
 
-/* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL if they do not matter. */
+/* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL: nothing to copy. */
 static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     const size_t   padded = (num_bytes + 7) / 8 * 8;
     unsigned char *at;
@@ -6041,7 +6041,7 @@ static void ampi_number(ampi_archive *a, void *number, size_t size, int own, con
 #define AMPI_NAMED_3(a, p, x, y, z) \
     (AMPI_NAMED(a, p, x), AMPI_NAMED(a, p, y), AMPI_NAMED(a, p, z))
 
-/* The file is not this optimizer's: what differs, once. */
+/* The file is not this optimizer's: tells what differs. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
     char room[2][AMPI_DECIMALS];
     a->result = AMP_ERROR_MISMATCH;
@@ -6056,13 +6056,13 @@ static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
     if (x != expected && a->result == AMP_OK) ampi_differs(a, what, x, expected);
 }
 
-/* The name that stands next in a body that is being verified, or as much as there is room for. */
+/* Tells the next name of a body that is being verified, or as much as has room. */
 static void ampi_tell_name(ampi_archive *a, uint64_t length) {
     const size_t left = ampi_min(a->size - a->used, AMPI_STATE_NAME - 1);
     const size_t n    = length < left ? (size_t)length : left;
     char         text[AMPI_STATE_NAME] = {0};
     size_t       i;
-    for (i = 0; i < n; i++) /* whatever a file may hold */
+    for (i = 0; i < n; i++) /* a file may hold anything */
         text[i] = a->bytes[a->used + i] < ' ' ? '?' : (char)a->bytes[a->used + i];
     a->result = AMP_ERROR_MISMATCH;
     ampi_tell(a->opt->desc.problem, "its name in the file is \"%s\"", text);
@@ -6100,11 +6100,11 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
     }
 }
 
-/* An array of a slot, and the bytes of an element in the file: of a master that is coded beside
-   a model 4; grouped: of a scale for each group. */
+/* An array of a slot. size is an element's in the file, 4 for a coded master; grouped: one scale
+   for each group. */
 typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_section;
 
-/* From backend memory to save, or to it to load. */
+/* Copies from backend memory to save, and to it to load. */
 static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_bytes) {
     const amp_backend *b    = &a->opt->backend;
     const int          save = a->walk == AMPI_SAVE;
@@ -6113,7 +6113,7 @@ static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_b
                                           save ? AMPI_TO_HOST : AMPI_TO_BACKEND);
 }
 
-/* n elements of a section, saved to memory at, or loaded from it. */
+/* Saves n elements of a section to memory at, or loads them from it. */
 static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                             size_t from, unsigned char *at, size_t n) {
     const ampi_stored *master = &slot->master;
@@ -6137,13 +6137,13 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     ampi_fp_end(fp);
 }
 
-/* The elements of a tensor that a file has, of which some are stored here. A file that is saved
-   has just these. */
+/* Walks the elements of a tensor that a file has, of which some are stored here. A file that is
+   saved has exactly these. */
 static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                               ampi_shard file) {
     ampi_shard own = {slot->first, slot->first + slot->n};
     uint64_t  piece;
-    if (s->grouped) { /* a whole number of them, or all */
+    if (s->grouped) { /* shards end with a group, or with the tensor */
         own.begin  = ampi_groups(own.begin);
         own.end    = ampi_groups(own.end);
         file.begin = ampi_groups(file.begin);
@@ -6178,12 +6178,12 @@ static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_shard 
 
 AMPI_COLD_BEGIN
 
-/* What files call formats of masters and moments. */
+/* Names of masters' and moments' formats, by the numbers of files. */
 static const char *const ampi_filed_masters[] = {"fp32 or split", "24bit", "24bit of fp16", "sr",
                                                  "sr of fp16", "kahan", "kahan of fp16"};
 static const char *const ampi_filed_moments[] = {"fp32", "bf16", "8bit"};
 
-/* The file has another storage format: its name, and ours. */
+/* The file has another storage format: tells both names. */
 static void ampi_stores_other(ampi_archive *a, const char *what, const char *const *names,
                               size_t count, uint64_t theirs, uint64_t ours) {
     a->result = AMP_ERROR_MISMATCH;
@@ -6197,9 +6197,9 @@ static void ampi_stores_other(ampi_archive *a, const char *what, const char *con
             &a->opt->desc, "the file's desc.storage, or amp_tensor.storage,", "STORAGE");
 }
 
-/* Which moments a tensor has, and 4 if it is own; how they and its masters are stored. An
-   optimizer with masters of fp32 loads those of all formats, but not 0.6.0's KAHAN, which had two
-   words for each. */
+/* Which moments a tensor has, and 4 if it is own; formats of moments and masters. An optimizer
+   with fp32 masters loads those of all formats, except 0.6.0's KAHAN, which had two words for
+   each. */
 static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t has     = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u) |
                              (slot->own ? 4u : 0u);
@@ -6249,10 +6249,10 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     slot->weight_decay = weight_decay;
 }
 
-/* The numbers in front of tensors, in the order of a file, and the least and the most that a run
-   can have: of floats their bits, which are in the order of what is not negative. Types: i, u 4
-   bytes and n 8, integers, of which u is a rank's own; f and d floats, F and D those that users
-   may set to -0. */
+/* The numbers before the tensors, in the order of a file, with the least and the most that a run
+   can have. Of floats these are bits, whose order is that of numbers that are not negative.
+   Types: integers of 4 bytes, i and u (ranks may differ), and of 8, n; floats f and d, and F and
+   D, which users may set to -0. */
 typedef struct ampi_field {
     const char *name;
     size_t      at; /* in ampi_state */
@@ -6311,7 +6311,7 @@ static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
     }
 }
 
-/* The number of a field that has such bits. */
+/* Prints the number of a field that has these bits. */
 static void ampi_tell_bits(char *problem, const ampi_field *f, uint64_t bits) {
     char   room[AMPI_DECIMALS];
     double x = (double)ampi_f32_from_bits((uint32_t)bits);
@@ -6338,20 +6338,21 @@ static int ampi_fields_ok(const ampi_state *state, char *problem) {
     return 1;
 }
 
-/* Is this norm one of a check? 0 to inf; or 0 * inf, where the scale and all gradients were 0. */
+/* Can a check find this norm? 0 to inf; or 0 * inf, if the scale and all gradients were 0. */
 static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_factor) {
     const uint64_t bits = ampi_bits_at(norm, 8);
     return bits <= AMPI_F64_INF || (bits << 1 > AMPI_F64_INF << 1 && inv_scale == AMPI_F32_INF &&
                                     clip_factor == AMPI_F32_ONE);
 }
 
-/* The body of a file that names a set: until version 5 without its content. */
+/* The body of a file that names a set; before version 6 it has no content. */
 static void ampi_walk_set(ampi_archive *a) {
     AMPI_NAMED_3(a, &a->set, step, edition, ranks);
     if (a->version >= 6) AMPI_NAMED(a, &a->set, content);
 }
 
-/* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
+/* Walks the whole body. Sizes and names are the optimizer's own: no file can lead out of
+   arrays. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     uint64_t        before = 0, common;
@@ -6369,7 +6370,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->flags & AMPI_FILE_SEED) AMPI_NAMED(a, &state->control, seed);
     common = a->common;
     if (a->flags & AMPI_FILE_REPORT) ampi_walk_report(a, opt);
-    a->common = common; /* a report is of one rank */
+    a->common = common; /* reports of ranks differ */
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const uint64_t n = ampi_tensor(opt, (int)i)->n;
@@ -6379,7 +6380,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     }
 }
 
-/* What is in backend memory of an optimizer between two steps. */
+/* Reads what backend memory has of an optimizer between two steps. */
 static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     state->has_lr = opt->plan->has_lr != 0;
@@ -6387,7 +6388,7 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
 }
 
-/* Count the body that version and flags tell of, and of a rank: its own, where a->ranks is 0. */
+/* Counts the body by version and flags. A shard is a->rank's, or if a->ranks is 0 this rank's. */
 static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     a->opt = opt;
     if (!(a->flags & AMPI_FILE_SHARD)) {
@@ -6400,7 +6401,7 @@ static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_sta
     ampi_walk_state(a, opt, state);
 }
 
-/* The header of a body of so many bytes. */
+/* Writes the header of a body of size bytes. */
 static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size) {
     memcpy(header, "AMPSTATE", 8);
     ampi_put_le(header + 8, (uint64_t)flags << 32 | AMPI_STATE_VERSION);
@@ -6408,9 +6409,8 @@ static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size
     ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
 
-/* Is this a scaler that amp_scaler_init, updates and what users may write could have made, if
-   each field is in its bounds? Scale and next_scale need not be finite, but one is the other
-   rounded. */
+/* Can amp_scaler_init, updates and what users may write have made this scaler, if each field is
+   in its bounds? Scale and next_scale need not be finite, but scale is next_scale rounded. */
 static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
     const ampi_preset_row *row  = &ampi_presets[s->preset];
     const float            next = ampi_single(s->next_scale);
@@ -6431,7 +6431,7 @@ static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
     return !what;
 }
 
-/* Are these numbers ones that a run can have? If not, the desc's problem says which. */
+/* Can a run have these numbers? If not, the desc's problem says which. */
 static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state) {
     static const char *const bounds  = "0 to inf, or NaN where a scale of 0 made it";
     const ampi_control      *c       = &state->control;
@@ -6448,7 +6448,7 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
     return ampi_scaler_sane(&c->scaler, problem);
 }
 
-/* Count what is to be saved, if load would take it. */
+/* Counts what is to be saved, unless load would refuse it. */
 static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, ampi_state *state) {
     int sane;
     AMPI_TRY(ampi_read_state(opt, state));
@@ -6459,12 +6459,12 @@ static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, amp
     if (opt->ranks.count > 1) a->flags |= AMPI_FILE_SHARD;
     if (opt->plan->record) a->flags |= AMPI_FILE_REPORT;
     if (opt->plan->stochastic) a->flags |= AMPI_FILE_SEED;
-    if (opt->plan->owns) a->flags |= AMPI_FILE_OWN; /* which 0.7.0 takes for newer */
+    if (opt->plan->owns) a->flags |= AMPI_FILE_OWN; /* to 0.7.0 this is a newer file */
     ampi_count_state(a, opt, state);
     return AMP_OK;
 }
 
-/* a: what was counted, or a set that the file names. */
+/* Saves what was counted in a, or the set that it names. */
 static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_state *state,
                             amp_write_fn write_fn, void *user) {
     unsigned char ends[AMPI_STATE_HEADER];
@@ -6495,7 +6495,7 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     return ampi_told(opt->desc.problem, ampi_save(opt, &a, &state, write_fn, user));
 }
 
-/* What versions before 6 have in place of flags. */
+/* From what versions before 6 have instead of flags. */
 static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     a->version = (uint32_t)x & 255u;
     a->flags   = 0;
@@ -6508,7 +6508,7 @@ static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     return AMP_OK;
 }
 
-/* The header: which version, what flags, how long a body; and which set a file names. */
+/* Reads the header: version, flags, bytes of the body; and the set, if the file names one. */
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
     uint64_t      x;
@@ -6529,7 +6529,7 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
         a->flags = 0;
         return AMP_OK;
     }
-    if (a->body % 8) return AMP_ERROR_CORRUPT; /* sums go by eight bytes */
+    if (a->body % 8) return AMP_ERROR_CORRUPT; /* a sum takes eight bytes at a time */
     if (!(a->flags & AMPI_FILE_SET)) return AMP_OK;
     if (a->flags != AMPI_FILE_SET ||
         a->body != (a->version < 6 ? AMPI_STATE_OLD_SET : AMPI_STATE_SET))
@@ -6541,9 +6541,9 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
 struct ampi_loading {
     ampi_archive *files, one; /* files: &one, or a set's, allocated */
     size_t        num;
-    int           alone;      /* this rank reads its own file of a set, and others theirs */
-    uint64_t      sum;        /* of what ends its files */
-    ampi_state    own, state; /* before, and as the files bring it */
+    int           alone;      /* each rank reads its own file of a set */
+    uint64_t      sum;        /* of its files' trailers */
+    ampi_state    own, state; /* before the load, and from the files */
 };
 
 static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
@@ -6554,8 +6554,8 @@ static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
     return ampi_read_state(opt, &l->own);
 }
 
-/* Read the body into a->bytes, which ampi_load_end releases. If the file's is of another size
-   than a->count, it cannot be this optimizer's, and as much is read as may tell why. */
+/* Reads the body into a->bytes, which ampi_load_end releases. If its size is not a->count, it is
+   not this optimizer's, and only as much is read as may tell why. */
 static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
                                  void *user) {
     const int      fits = a->body == a->count;
@@ -6571,8 +6571,8 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     return fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
-/* Read and verify the rest of a file whose header has been read. l->state: what it brings beside
-   arrays, with what ranks may have of their own: an overflow of one is one of all. */
+/* Reads and verifies the rest of a file, after its header. l->state gets all but arrays. Where
+   ranks may differ, files are combined: an overflow of one is an overflow of all. */
 static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  amp_read_fn read_fn, void *user) {
     const ampi_state before = l->state;
@@ -6588,7 +6588,7 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
                            "this file names a set: amp_optimizer_load_file reads that");
     l->state = l->own;
     ampi_count_state(a, opt, &l->state);
-    AMPI_TRY(a->result); /* it may have a report, which was left out */
+    AMPI_TRY(a->result); /* the file may have a report, and the code none */
     fits = a->body == a->count;
     AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
     a->walk = AMPI_VERIFY;
@@ -6605,8 +6605,8 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     return a->result;
 }
 
-/* What the file does not decide: whether the scaler is disabled, and the learning rate if it has
-   none. */
+/* Keeps what the file does not decide: whether the scaler is disabled, and the learning rate if
+   it has none. */
 static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     const amp_scaler *own    = &l->own.control.scaler;
     ampi_state       *state  = &l->state;
@@ -6622,7 +6622,7 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     c->seen_updates = 0;
 }
 
-/* All that was verified goes to its place, and model copies are written. */
+/* Loads all that was verified, and writes model copies. */
 static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *l) {
     const amp_backend *b    = &opt->backend;
     amp_plan          *plan = opt->plan;
@@ -6633,7 +6633,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     plan->has_lr = l->state.has_lr != 0u;
     if (plan->record) ampi_forget(plan);
     for (i = 0; i < l->num; i++) {
-        ampi_state file = l->state; /* of which the walk takes what is settled already */
+        ampi_state file = l->state; /* a copy, because l->state is settled already */
         l->files[i].walk = AMPI_LOAD;
         l->files[i].used = 0;
         ampi_walk_state(&l->files[i], opt, &file);
@@ -6646,19 +6646,19 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
         AMPI_TRY(ampi_send(b, &there->weight_decay, &slot->weight_decay,
                            sizeof slot->weight_decay));
         AMPI_TRY(ampi_send(b, &there->overflows, &slot->overflows, sizeof slot->overflows));
-        slot->weight = NULL; /* what rebind has brought is of before */
+        slot->weight = NULL; /* rebind has brought it before the load */
     }
     AMPI_TRY(ampi_write_models(opt));
     AMPI_TRY(ampi_send(b, plan->control, c, sizeof *c));
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
-    if (opt->ranks.count) /* what was accumulated is of another run */
+    if (opt->ranks.count) /* accumulated gradients are of another run */
         AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
-    opt->carries = 1; /* what the caller saved beside the state */
-    opt->desc.first_step = 0; /* nobody misses its moments any more */
+    opt->carries = 1; /* unscaled gradients, if the caller saved them */
+    opt->desc.first_step = 0; /* moments have been loaded */
     return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 
-/* The end, be it an error. */
+/* Ends a load, also after an error. */
 static amp_result ampi_load_end(amp_optimizer *opt, ampi_loading *l, amp_result result) {
     size_t k;
     if (result == AMP_OK) result = ampi_load_all(opt, l);
@@ -6694,14 +6694,14 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     return true;
 }
 
-/* Where a state goes: to the file that a path leads to, or one whose name begins with that
-   one's, by way of another beside it. */
+/* Where a state goes: to the file that a path leads to (base), or to one whose name begins with
+   that (path), by way of a temporary one beside it (aside). */
 enum { AMPI_PATH = 4096 };
 struct ampi_target {
     char     base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
-    int      mode;  /* POSIX: of the file that is there, for all that replace it; or -1 */
-    int      error; /* errno of the call by which a save has failed; or 0 */
-    ampi_archive a; /* what is saved: of state */
+    int      mode;  /* POSIX: an existing file's, for all that replace it; or -1 */
+    int      error; /* errno of the call that failed in a save; or 0 */
+    ampi_archive a; /* what is saved, from state */
     ampi_state   state;
 };
 
@@ -6709,7 +6709,7 @@ struct ampi_target {
 
 #if (defined(__STRICT_ANSI__) || defined(_POSIX_C_SOURCE) || defined(_POSIX_SOURCE)) && \
     !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
-/* strict C99, or a program for an older POSIX, hides them; the first may be a macro, too */
+/* strict C99, or a program for an older POSIX, hides them; fileno may be a macro */
 extern int     (fileno)(FILE *file);
 extern FILE   *fdopen(int file, const char *mode);
 extern int     fsync(int file);
@@ -6717,14 +6717,14 @@ extern int     fchmod(int file, mode_t mode);
 extern ssize_t readlink(const char *path, char *buffer, size_t size);
 #endif
 
-/* How much of path is its directory, with the slash. */
+/* The length of path's directory, with the slash. */
 static size_t ampi_directory(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* Replace a symbolic link by what it leads to, until it is none. A link may dangle: then the
-   file is made where it points. */
+/* Replaces a symbolic link by its target, until it is none. If a link dangles, the file is
+   created where it points. */
 static amp_result ampi_follow(ampi_target *to) {
     char        link[AMPI_PATH];
     struct stat s;
@@ -6743,7 +6743,7 @@ static amp_result ampi_follow(ampi_target *to) {
     return AMP_ERROR_WRITE;
 }
 
-/* What a crash has left there, or somebody's link, is not written into. */
+/* Creates the temporary file, never writing into what a crash or a link has left there. */
 static FILE *ampi_create(const ampi_target *to) {
     const mode_t mode = to->mode < 0 ? 0666 : (mode_t)to->mode & 0777;
     FILE        *stream;
@@ -6751,7 +6751,7 @@ static FILE *ampi_create(const ampi_target *to) {
     unlink(to->aside);
     file   = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
     stream = file < 0 ? NULL : fdopen(file, "wb");
-    if (stream) setvbuf(stream, NULL, _IONBF, 0); /* blocks are large; a signal undoes no write */
+    if (stream) setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
     else if (file >= 0) {
         unlink(to->aside);
         close(file);
@@ -6759,21 +6759,21 @@ static FILE *ampi_create(const ampi_target *to) {
     return stream;
 }
 
-/* All of it is on the disk, with the mode that it shall have: or with fewer rights, not more. */
+/* Flushes a file to the disk and sets its mode. If that fails, it has fewer rights, not more. */
 static int ampi_flush_file(const ampi_target *to, FILE *file) {
     if (to->mode >= 0) (void)fchmod(fileno(file), (mode_t)to->mode);
     return fsync(fileno(file)) == 0;
 }
 
-/* What was written beside the file takes its place. The new name is on the disk when its
-   directory is; some file systems cannot do that. */
+/* Moves the temporary file to its place. The new name is on the disk when its directory is; some
+   file systems cannot flush that. */
 static int ampi_move(ampi_target *to) {
     const size_t length = ampi_directory(to->path);
     int          directory, flushed, error;
     if (rename(to->aside, to->path) != 0) return 0;
     to->path[length] = '\0';
     directory        = open(length ? to->path : ".", O_RDONLY);
-    if (directory < 0) return 1; /* one that may be written to, but not read */
+    if (directory < 0) return 1; /* it may be written to, but not read */
     flushed = fsync(directory) == 0 || errno != EIO;
     error   = errno;
     close(directory);
@@ -6809,7 +6809,7 @@ static int ampi_move(ampi_target *to) { return rename(to->aside, to->path) == 0;
 
 #endif
 
-/* Where path leads to. */
+/* Finds the file that path leads to. */
 static amp_result ampi_aim(ampi_target *to, const char *path) {
     const size_t length = strlen(path);
     if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
@@ -6817,7 +6817,7 @@ static amp_result ampi_aim(ampi_target *to, const char *path) {
     return ampi_follow(to);
 }
 
-/* What is saved goes to to->path, with all that it takes to find it there after a crash. */
+/* Saves to to->path, in such a way that a crash leaves the old file or the new one. */
 static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     const size_t length = strlen(to->path);
     FILE        *file;
@@ -6838,7 +6838,7 @@ static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     return result;
 }
 
-/* In place of what is there. */
+/* Replaces the file at to->base. */
 static amp_result ampi_replace_base(ampi_target *to, const amp_optimizer *opt) {
     memcpy(to->path, to->base, strlen(to->base) + 1);
     return ampi_replace_file(to, opt);
@@ -6848,7 +6848,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     ampi_target *to;
     amp_result   result;
     int          error;
-    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever happens to one */
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever fails on one */
     to     = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (to) to->error = 0;
     result = to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
@@ -6865,7 +6865,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     return ampi_told(opt->desc.problem, result);
 }
 
-/* A file, read and verified; if it names a set, which one. */
+/* Reads and verifies a file; if it names a set, only which one. */
 static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  const char *path) {
     FILE      *file = fopen(path, "rb");
@@ -6949,7 +6949,7 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     double     number = 0.0;
     if (!is_word && !(ampi_read_number(text, length, &number) && number > 0.0)) return 0;
     if (!is_word || d->preset == AMP_PRESET_STATIC || d->preset == AMP_PRESET_NONE) {
-        /* limits and all were for another schedule */
+        /* limits and the rest were for another schedule */
         char *problem = d->problem;
         memset(d, 0, sizeof *d);
         d->problem = problem;
@@ -6961,15 +6961,15 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     return ampi_scaler_setup(&scaler, d, NULL) == AMP_OK;
 }
 
-/* Where a scale of 1 was meant to be none: for fp32 or bf16, and now the type is fp16. */
+/* Was there no loss scale, for fp32 or bf16? The type becomes fp16 now. */
 static int ampi_no_scale(const amp_scaler_desc *s, amp_dtype type) {
     const int small = s->preset == AMP_PRESET_STATIC && s->init_scale > 0.0f &&
-                      s->init_scale <= 1.0f; /* which 0.7.0's programs have for bf16 */
+                      s->init_scale <= 1.0f; /* as 0.7.0's programs have it for bf16 */
     return type != AMP_F16 &&
            (s->disabled || s->preset == AMP_PRESET_NONE || (small && type == AMP_BF16));
 }
 
-/* desc.storage for model copies of another type than it was made for. */
+/* Replaces a desc.storage that was made for model copies of another type. */
 static void ampi_env_storage(amp_optimizer_desc *d) {
     static const amp_storage masters[] = {{AMP_FORMAT_F32, AMP_FORMAT_F32},
                                           {AMP_FORMAT_F32, AMP_FORMAT_BF16},
@@ -6981,8 +6981,8 @@ static void ampi_env_storage(amp_optimizer_desc *d) {
         d->storage = &masters[s->moments];
 }
 
-/* What three variables say, where they say something; which one is wrong, and what it must be, or
-   NULL. */
+/* Applies three variables, if they are set. Returns the one that is wrong, and what it must be;
+   or NULL. */
 static AMPI_NOINLINE const char *ampi_env_choose(amp_optimizer_desc *d, const char **must) {
     const ampi_variable dtype = ampi_env("AMP_DTYPE"), scale = ampi_env("AMP_LOSS_SCALE");
     const ampi_variable enable = ampi_env("AMP_ENABLE");
