@@ -7091,7 +7091,7 @@ typedef struct ampi_operand {
 
 typedef struct ampi_task ampi_task;
 
-/* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
+/* No two functions of an engine, or of a tier, have the same type, as in ampi_functions. */
 typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
     size_t depth, near;                    /* pieces of a panel along k; of them at a time */
@@ -7118,13 +7118,13 @@ typedef struct ampi_engine {
                  size_t odd);
 } ampi_engine;
 
-/* Members by name: C++ has had that since 2020, and then does not compile another order. */
+/* Members by name. C++ knows this since 2020, and then refuses another order. */
 #if defined(__cplusplus) && __cplusplus < 202002L
 #define AMPI_IS(member, value) value
 #else
 #define AMPI_IS(member, value) .member = value
 #endif
-/* Of a kernel for words: three steps of rows, two vectors. And what all have of a tier. */
+/* Members of an engine: of kernels with three steps of rows and two vectors; and of a tier. */
 #define AMPI_BLOCKS(R, W, in_pairs, from)                                                      \
     AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
@@ -7134,9 +7134,9 @@ typedef struct ampi_engine {
     AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                    \
     AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier))
 
-/* >>impl processors: that of pairs for a product, or NULL. Tiles split numbers in two terms, others
-   want bf16 whole; whether this process may use tiles, the first call that would use
-   them asks. And all that there are, then NULL. */
+/* >>impl processors: the engine of pairs for a product, or NULL. Tiles split numbers in two
+   terms, others need whole bf16. The first call that would use tiles asks whether this process
+   may. The other one lists all engines, then NULL. */
 static const ampi_engine *ampi_engine_pairs(int whole, size_t m, size_t n, size_t k);
 static const ampi_engine *ampi_engine_of(size_t i);
 
@@ -7174,12 +7174,12 @@ static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
     return x;
 }
 
-/* What the driver knows of a product, of those of a batch from one on, or of a thread's share.
-   What is not packed needs nothing from terms on. */
+/* What the driver knows of a product, of a batch's products from one on, or of a thread's share.
+   Products that are not packed use nothing from terms on. */
 struct ampi_task {
     const ampi_engine   *e;
     void (*run)(ampi_task *w); /* it depends on m, n and k alone    */
-    const amp_gemm_args *g;    /* as it was asked for; here and now */
+    const amp_gemm_args *g;    /* the call's; the rest: this share's */
     size_t               m, n, k, count;
     float                alpha;
     void                *c;
@@ -7404,7 +7404,7 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
                                 ampi_min(k + w->deep, w->k));
 }
 
-/* What does little work by FMA: where others go in pairs, the odd k first, it has their bits. */
+/* For products with little work: FMA, in the order of pairs where others use pairs. */
 static const ampi_engine *ampi_engine_words(const ampi_task *w) {
     return w->e->pairs ? ampi_tier_now()->engine : w->e;
 }
@@ -7715,7 +7715,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 #define AMPI_THREAD_LOCAL __declspec(thread)
 #endif
 
-/* Who has a say in this thread's products before they run: autocast, if it is in use. */
+/* What may change this thread's products before they run: autocast, if it is in use. */
 typedef struct ampi_hook {
     amp_result (*product_fn)(void *context, const amp_backend *backend, amp_gemm_args *g);
     void *context;
@@ -7950,15 +7950,15 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
 }
 
 /* ---------------------------------------------------------------- >>impl  ranks
-   The tree of accumulate: of an even number of gradients each half by itself, then the two sums;
-   an odd number one after the other. So where count is a power of two that divides M, a rank's k
-   are a branch of the tree of all M. Of the sums that ranks add without whole each is 0 on every
-   rank but one, or they are whole numbers below 2^32: any order is exact. */
+   accumulate adds as a tree: an even number of gradients as two halves and then their sums, an
+   odd number one after the other. So if count is a power of two that divides M, the k of a rank
+   are a branch of the tree of all M. Without whole, each sum that ranks add is 0 on all ranks
+   except one, or consists of whole numbers below 2^32, so that any order is exact. */
 
 #ifndef AMP_NO_RANKS
 AMPI_COLD_BEGIN
 
-enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
+enum { AMPI_RANKS = 65536 }; /* at most, so that no file of a set can make a load take long */
 
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     const amp_ranks *r = d->ranks;
@@ -7979,7 +7979,7 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     return AMP_OK;
 }
 
-/* 64 bits as two numbers that ranks add exactly in doubles; and their sum from these. */
+/* 64 bits as two doubles that ranks add exactly, and their sum from these. */
 static void ampi_split_sum(double *words, uint64_t sum) {
     words[0] = (double)(sum >> 32);
     words[1] = (double)(sum & 0xffffffffu);
@@ -7993,15 +7993,15 @@ typedef enum ampi_outcome {
     AMPI_AGREED,   /* all ranks have succeeded, with the same hash             */
     AMPI_DIFFERED, /* all have succeeded, and hashes differ                    */
     AMPI_FAILED,   /* a rank has failed, and all know                          */
-    AMPI_NOT_MET   /* the reduction failed: others may have learnt another end */
+    AMPI_NOT_MET   /* the reduction failed: others may see another end         */
 } ampi_outcome;
 
-/* Ranks meet: *result is this rank's, and becomes what all return; theirs: if another one has
-   failed; text: if hashes differ. count words are added, also where a rank has failed. Maxima are
-   {h, ~h}, h being odd, so that the largest of both tell the smallest h; both all ones is a
-   failure. A rank whose prepare has failed has no plan: it says so in 24 bytes of backend memory.
-   Prepare and load_file meet once: where that is AMPI_NOT_MET for one rank, or its backend fails
-   behind it, the others go on. */
+/* Ranks meet. *result is this rank's; it becomes theirs if another rank has failed, and an error
+   with text if hashes differ. count words are added over all ranks, even if one has failed.
+   Maxima are {h, ~h}, h being odd, so that the largest of both tell the largest h and the
+   smallest; both are all ones from a rank that has failed. If its prepare has failed, it has no
+   plan, and sends them from 24 bytes of backend memory. Prepare and load_file meet once: if that
+   is AMPI_NOT_MET for one rank, or its backend fails later, the others go on. */
 static ampi_outcome ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
                                uint64_t hash, const char *text, double *words, size_t count) {
     const amp_backend *b    = &opt->backend;
@@ -8038,8 +8038,8 @@ static ampi_outcome ampi_agree(const amp_optimizer *opt, amp_result *result, amp
     return failed ? AMPI_FAILED : AMPI_DIFFERED;
 }
 
-/* A hash of what all ranks must have alike: what a file says, what else decides a step, and types
-   that travel between ranks. */
+/* A hash of what must be the same on all ranks: what a file has, what else decides a step, and
+   types that ranks exchange. */
 static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     ampi_archive    a;
@@ -8064,8 +8064,8 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     return sum;
 }
 
-/* Could all ranks prepare (result: could this one?), have they the same tables, and is every number
-   from 0 to count - 1 that of one rank? Hashes of all numbers add up to what they should. */
+/* Could all ranks prepare (result: could this one)? Are their tables the same? Is each number
+   from 0 to count - 1 that of one rank? (Then hashes of all numbers have a known sum.) */
 static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result) {
     const amp_ranks *s    = &opt->ranks;
     uint64_t         hash = 0, all = 0;
@@ -8117,7 +8117,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
                                                              count, run, type, (size_t)s->n));
 }
 
-/* The body of a file that names a set. */
+/* Reads the body of a file that names a set. */
 static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char body[AMPI_STATE_SET + 8];
     a->size = (size_t)a->body;
@@ -8133,8 +8133,8 @@ static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user
 
 #ifndef AMP_NO_STDLIB
 
-/* Which set does path name? None where there is no file, or one that is no set's. A file that
-   cannot be read may name any: errno says why. */
+/* Which set does path name? None if there is no file, or if it is not a set's. A file that cannot
+   be read may name any; errno says why. */
 static amp_result ampi_set_at(const char *path, ampi_set *set) {
     FILE        *file   = fopen(path, "rb");
     int          failed = !file && errno != ENOENT, error;
@@ -8162,7 +8162,7 @@ static amp_result ampi_name_shard(ampi_target *to, const ampi_set *set, uint64_t
     return AMP_OK;
 }
 
-/* This rank's share of the files of a set that nothing names. */
+/* Removes this rank's share of the files of a set that nothing names. */
 static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set *set) {
     uint64_t rank = (uint64_t)r->rank;
     for (; rank < set->ranks; rank += r->count ? (uint64_t)r->count : 1)
@@ -8177,7 +8177,7 @@ static ampi_outcome ampi_meet_saving(const amp_optimizer *opt, amp_result *resul
                       "steps differ", words, count);
 }
 
-/* Rank 0 names the set. May path name it now, though that has failed, or another rank fails? */
+/* Rank 0 names the set. named: may path name it now, even if this has failed? */
 static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
                                 double *named) {
     ampi_set   now;
@@ -8195,10 +8195,10 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
     return result;
 }
 
-/* Which set path names, and which one shall take its place, by the word of rank 0 for all: others'
+/* Finds the set that path names, and the one to take its place. Rank 0 decides for all: others'
    views of a shared file system may be older. result: can this rank save? Ranks meet again before
-   they write: none sees the new set there. (It would, where rank 0 does not find what was saved in
-   this step already.) set is of no rank if this one is not to write. */
+   they write; then none may see the new set there. (One would, if rank 0 does not see what was
+   saved in this step already.) set->ranks becomes 0 if this rank must not write. */
 static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
                                  ampi_set *old, ampi_set *set, amp_result result) {
     const int  first = opt->ranks.rank == 0;
@@ -8232,10 +8232,10 @@ static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint
     return result;
 }
 
-/* A set in place of the old one. All ranks meet four times, whatever they learn: one whose
-   reduce_fn has failed brings that to the next meeting, where others wait for it. A set whose
-   files are all on the disk is named by rank 0; then the old one goes. What a save that failed
-   has written goes, if to->base does not name it and never will. */
+/* Saves a set in place of the old one. All ranks meet four times, whatever happens: one whose
+   reduce_fn has failed brings that to the next meeting, where others wait for it. When all files
+   of a set are on the disk, rank 0 names it, and the old set is removed. What a failed save has
+   written is removed, if to->base does not name it and never will. */
 static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_result result) {
     const uint64_t common = result == AMP_OK ? to->a.common : 0;
     ampi_set       old = {0, 0, 0, 0}, set = {0, 0, 0, 0};
@@ -8254,7 +8254,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_r
     return result;
 }
 
-/* Whatever is saved there, no file of the set that was there stays. */
+/* Saves a set or a single file. Files of the set that was there are removed. */
 static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result) {
     ampi_set old;
     if (opt->ranks.count > 1) return ampi_save_set(opt, to, result);
@@ -8267,7 +8267,7 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
 
 #define AMPI_NOT_ONE "the files of this set are not of one moment"
 
-/* What is wrong with a file of a set: it lies beside the file that names it. */
+/* Tells what is wrong with a file of a set, which lies beside the file that names it. */
 static void ampi_tell_shard(char *problem, const char *path, amp_result result) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char        why[AMP_PROBLEM_SIZE];
@@ -8276,15 +8276,15 @@ static void ampi_tell_shard(char *problem, const char *path, amp_result result) 
     ampi_tell(ampi_blank(problem), "file %s: %s", name, why);
 }
 
-/* All files of the set that path names; or where this rank has what it had then, only its own. Each
-   is a shard of the set, and of one moment with the first. (Where each rank reads but one, they
-   learn when they meet.) */
+/* Loads all files of the set that path names, or, if there are as many ranks as then, this rank's
+   alone. Each must be a shard of the set, and saved together with the first. (If each rank reads
+   only one, this is found when they meet.) */
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l) {
     const ampi_set set = l->one.set;
     const int      own = set.ranks == (uint64_t)opt->ranks.count;
     const size_t   num = own ? 1 : (size_t)set.ranks;
     ampi_archive  *files;
-    ampi_target   *shard; /* behind them */
+    ampi_target   *shard; /* after them */
     size_t         k;
     amp_result     result;
     files = (ampi_archive *)ampi_allocate(&opt->desc.allocator,
@@ -8313,8 +8313,8 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
     return result;
 }
 
-/* Read the set that path names, if it names one. Where each rank reads but one file, it learns of
-   others' here. The sums of all files add up to what the set says of its content. */
+/* Reads the set that path names, if it names one. If each rank reads only one file, these are
+   compared here. The sums of all files must add up to the set's content. */
 static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                   amp_result result) {
     const uint64_t content = l->one.set.content;
@@ -8339,16 +8339,16 @@ AMPI_COLD_END
 #endif /* AMP_NO_RANKS */
 
 /* ---------------------------------------------------------------- >>impl  sparse
-   The sum of a row: each 64 entries that it has are added, in their order, then these sums in
-   theirs. The sums, rows ascending, are checked and counted as the elements of a tensor.
-   (torch's SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step)
-   here.) Launches on CUDA: 4, 1 for every 8 bits of the largest number of rows in a tensor, and 1
-   if a max_rows is above 8192. */
+   The sum of a row: its entries are added 64 at a time, in order, then these sums in order. The
+   sums, rows ascending, are checked and counted like the elements of a tensor. (torch's
+   SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step) here.)
+   Launches on CUDA: 4, 1 for every 8 bits of the largest number of rows in a tensor, and 1 if a
+   max_rows is above 8192. */
 
 #ifndef AMP_NO_ROWS
 AMPI_COLD_BEGIN
 
-/* Does what a tensor says of rows go together? */
+/* Is what a tensor says of its rows consistent? */
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_rows *r      = t->rows;
     const size_t    length = r->row_length ? r->row_length : 1;
@@ -8370,7 +8370,7 @@ static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
 
-/* Gradients of few rows: their room, and their sums as gradients. */
+/* Places tables and sums of gradients of few rows; the sums are the slots' gradients. */
 static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena) {
     uint64_t tiles = 0, most = 0;
     size_t   i, k, used = 0;
@@ -8412,7 +8412,7 @@ static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena
         plan->passes++;
 }
 
-/* Which element of the tensor is that of the sums? */
+/* Turns an element of the sums into that of the tensor. */
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     const ampi_sparse *s = opt->plan->host_sparse;
     uint32_t           row;
@@ -8443,7 +8443,7 @@ static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
     }
 }
 
-/* Values of sorted entry i's row, which begins there: segments, then their sums. */
+/* Adds up the row that begins at sorted entry i: segments, then their sums. */
 static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *keys,
                          const uint32_t *places, uint32_t i, float *to) {
     const amp_dtype type = slot->values_type;
@@ -8460,7 +8460,7 @@ static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint
     }
 }
 
-/* Sort a gradient of few rows, and add up: row by row, from where it begins. */
+/* Sorts a gradient of few rows, and adds up each row from where it begins. */
 static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
     ampi_sparse    *s      = slot->sparse;
     const uint32_t  last   = (plan->passes - 1) % 2;
@@ -8488,7 +8488,7 @@ static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
     ampi_begin_sums(slot, s);
 }
 
-/* Rows that the gradient touches, in their places. */
+/* Updates the rows that the gradient touches. */
 static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
     const ampi_sparse *s = slot->sparse;
     const size_t       n = s->length;
@@ -8503,17 +8503,17 @@ AMPI_STRICT_END
 #endif /* AMP_NO_ROWS */
 
 /* --------------------------------------------------------------- >>impl  report
-   A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report); here they are
-   read, saved and judged. A state without a report begins a new history. On another number of
-   ranks a run goes on with the report that counts most overflows, and each tensor with the one
-   that counts most in it. */
+   A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report). Here they
+   are read, saved and evaluated. A state without a report begins a new history. On another number
+   of ranks a run goes on with the report that counts the most overflows, and each tensor with the
+   one that counts the most in it. */
 
 #ifndef AMP_NO_REPORT
 
 AMPI_STRICT_BEGIN
 
-/* What is counted in a chunk. First which exponents: in four tables, since a count must have
-   been stored before it is read again. */
+/* Counts of a chunk. Exponents are counted in four tables, because a count must have been stored
+   before it is read again. */
 typedef struct ampi_sample {
     uint32_t count[AMPI_COUNTS], table[4][256];
     size_t   zeros;
@@ -8528,8 +8528,8 @@ static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
     for (; i < n; i++) s->table[0][x[i] >> 23 & 255u]++;
 }
 
-/* A chunk's counts, the bins from first on, join those of others: zeros have no bin, nor has what
-   is not finite. small: the largest exponent that is subnormal in fp16. */
+/* Adds a chunk's counts to the histogram, bins from first on; zeros, inf and NaN have none.
+   small: the largest exponent that is subnormal in fp16. */
 static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int small) {
     int k;
     for (k = 0; k < 255; k++) {
@@ -8545,7 +8545,7 @@ static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first
     }
 }
 
-/* What casts would do to gradients; a loop without branches. */
+/* Counts what casts would do to gradients, in a loop without branches. */
 static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
     uint32_t zeros = 0, f16_zero = 0, f16_small = 0, bf16_zero = 0, bf16_small = 0;
     size_t   i;
@@ -8563,8 +8563,8 @@ static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
     count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
 }
 
-/* A chunk of a gradient in a step that is sampled. Of one in fp16 exponents say what casts would
-   do: it has nothing that is less than the least subnormal number. */
+/* Samples a chunk of a gradient. For fp16, exponents alone say what casts would do: no number is
+   less than the least subnormal one. */
 static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
                                             amp_dtype type, size_t n) {
     uint32_t    bits[AMPI_PIECE];
@@ -8580,8 +8580,8 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const voi
     ampi_end_sample(histogram, &s, AMPI_GRADS, type == AMP_F16 ? AMPI_F16_NORMAL_FROM >> 23 : 0);
 }
 
-/* A chunk of the end of a step that is sampled: weights, and of those with a 16-bit copy whether it
-   is what it was before. */
+/* Updates a chunk in a sampled step, and samples its weights: if they have a 16-bit copy, does
+   that change? */
 static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot,
                                               ampi_job job, size_t begin, size_t count_of,
                                               ampi_histogram *histogram) {
@@ -8620,12 +8620,12 @@ static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_s
 AMPI_STRICT_END
 AMPI_COLD_BEGIN
 
-/* What was read of a run, on the host: all of one moment. */
+/* What the host has read of a run, all at the same time. */
 typedef struct ampi_seen {
     int             current; /* amp_optimizer_report has read it, and no state was loaded since */
     amp_scaler      scaler;
     amp_report      report;
-    ampi_record     record; /* a load reads a file to it */
+    ampi_record     record; /* a load reads a file into it */
     ampi_histogram *histograms;
     ampi_slot      *slots;
     uint64_t       *bad_weights; /* of each tensor */
@@ -8659,7 +8659,7 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-/* Is slot i of a history one that a run can have? */
+/* Can a run have slot i of a history? */
 static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_t i) {
     const uint32_t clip = ampi_load_u32(&s->clip_factor, 0);
     const uint32_t inv  = ampi_bits_of_f32(ampi_inv_scale(s->loss_scale));
@@ -8671,9 +8671,9 @@ static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_
                              (s->tensor < 0 || (size_t)s->tensor < plan->num_slots));
 }
 
-/* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
-   optimizer does not want is read and forgotten. Of several files the one goes on that saw the most
-   overflows, in all and of each tensor: a rank without elements of it has seen none. */
+/* A report in a state: counters and running statistics, steps, overflows of tensors. An optimizer
+   without a report reads a file's, and drops it. Of several files the one counts that saw the
+   most overflows, in all and in each tensor: a rank without elements of it has seen none. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
     const int            load = a->walk == AMPI_LOAD && plan->seen;
@@ -8714,7 +8714,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     ampi_tell(opt->desc.problem, "its report holds what no run can have");
 }
 
-/* A state is about to be loaded: what was is over. */
+/* Forgets the history, before a load. */
 static void ampi_forget(amp_plan *plan) {
     ampi_seen *seen = plan->seen;
     size_t     i;
@@ -8724,7 +8724,7 @@ static void ampi_forget(amp_plan *plan) {
         memset(&plan->host_slots[i].overflows, 0, sizeof(ampi_overflows));
 }
 
-/* Histograms begin anew: a step that failed may have left something in both. */
+/* Histograms become zero, because a step that failed may have left something in both. */
 static amp_result ampi_send_history(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
@@ -8738,7 +8738,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Is there a report? For tensors and history: of which moment? */
+/* Is there a report? For tensors and history: has it been read? */
 static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!opt->plan->record)
@@ -8783,7 +8783,7 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     return r;
 }
 
-/* Of masters that are in two words the models tell. */
+/* Counts weights that are not finite. Of coded masters the models tell. */
 static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t *count) {
     const ampi_slot *slot = &opt->plan->host_slots[t];
     const amp_dtype  type = ampi_is_coded(&slot->master) ? slot->model_type : AMP_F32;
@@ -8844,7 +8844,7 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     }
 }
 
-/* All that there is to know, when everything before has been done. */
+/* Reads all that a report needs, after all work that is queued. */
 static amp_result ampi_look(const amp_optimizer *opt) {
     const amp_plan *plan;
     ampi_seen      *s;
@@ -8929,7 +8929,7 @@ static const struct ampi_op_row { const char *name, *rules; } ampi_ops[] = {
     AMP_OP_LIST(AMPI_OP_ROW)};
 #undef AMPI_OP_ROW
 
-/* What other sources call an op, beyond capitals and underscores: behind its name here. */
+/* Other names of ops, after the name here; capitals and underscores do not matter. */
 static const char *const ampi_aliases[] = {
     "scaled_dot_product_attention attention sdpa mha", "bmm batch_matmul batch_matmul_v2",
     "conv2d depthwise_conv2d_native", "conv_transpose2d conv2d_backprop_input",
@@ -8961,10 +8961,10 @@ static const char *const ampi_aliases[] = {
 static const char *const ampi_policy_names[] = {
     "default", "torch_cuda", "torch_cpu", "tf", "apex_o0", "apex_o1", "apex_o2", "apex_o3",
     "keras_mixed_float16", "keras_mixed_bfloat16"};
-/* The type in their names; others are of fp16 where nobody says more. */
+/* The type in their names; AMP_F32: none, which is fp16 unless the user says more. */
 static const amp_dtype ampi_policy_types[] = {AMP_F32, AMP_F32, AMP_BF16, AMP_F32, AMP_F32, AMP_F32,
                                               AMP_F32, AMP_F32, AMP_F16, AMP_BF16};
-/* A column of AMP_OP_LIST, or the rule of all. */
+/* A column of AMP_OP_LIST, or one rule for all. */
 static const char ampi_policy_columns[] = "0123F4LLLL";
 enum { AMPI_NUM_POLICIES = sizeof ampi_policy_names / sizeof ampi_policy_names[0] };
 AMPI_STATIC_ASSERT(ampi_policies_are_all,
@@ -8997,7 +8997,7 @@ AMP_DEF const char *amp_op_name(amp_op op) {
 
 /* ------------------------------------------------------------- >>impl  autocast */
 
-/* A policy without a word of its user. */
+/* Sets a policy, without overrides. */
 static void ampi_set_policy(amp_autocast *ac, amp_policy policy, amp_dtype low) {
     const char column = ampi_policy_columns[policy];
     int        i;
@@ -9071,7 +9071,8 @@ static int ampi_matches(const char *pattern, const char *name) {
     }
 }
 
-/* The rule for op in the innermost scope, and its low. A layer says more than an op. */
+/* The rule for op in the innermost scope, and its low. Layers' overrides win over those of
+   ops. */
 static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
     const amp_scope *scope  = &ac->scopes[ac->depth - 1];
     ampi_ruling      ruling = ac->ops[op];
@@ -9124,7 +9125,7 @@ static int ampi_read_rule(const char *text, size_t length, ampi_ruling *ruling) 
     return type >= 0 || rule >= 0;
 }
 
-/* A word without =. After a policy all that was said before is forgotten, but scopes stay. */
+/* Applies a word without =. A policy undoes all earlier overrides; scopes stay. */
 static int ampi_override_all(amp_autocast *ac, amp_dtype low, const char *word, size_t length) {
     const int type   = ampi_find_type(word, length);
     const int policy = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
@@ -9138,7 +9139,7 @@ static int ampi_override_all(amp_autocast *ac, amp_dtype low, const char *word, 
     return off || tf32 || type > 0 || policy >= 0;
 }
 
-/* One word of an override. Returns where it is wrong, and ac is of no use then, or NULL. */
+/* Applies one word of an override. Returns NULL, or where it is wrong; then ac is of no use. */
 static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const char *word,
                                       size_t length) {
     const char  *equals = (const char *)memchr(word, '=', length);
@@ -9159,9 +9160,9 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
     return ampi_read_rule(equals + 1, length - before - 1, ruling) ? NULL : equals + 1;
 }
 
-/* Words over ac. low: of what AMP_DTYPE says that model copies are, over what was said of products,
-   and no word may contradict it; AMP_F32: nothing said. on: an off that was said ends. A policy
-   whose name says no type leaves that to whoever has said one. */
+/* Applies all words to ac, or none. low is AMP_DTYPE's type of model copies, AMP_F32 if it is not
+   set. It takes the place of what was said of products, and no word may contradict it. on: an
+   earlier off ends. A policy whose name has no type takes low. */
 static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, int on, const char *text,
                                    size_t *position) {
     static const char  separators[] = ",; \t\n\r";
@@ -9253,13 +9254,13 @@ AMP_DEF void amp_session_end(amp_session *session) {
     memset(session, 0, sizeof *session);
 }
 
-/* In whatever thread, below whatever other one: its scaler lies behind the copies. */
+/* Does it run, in any thread, also below another one? Its scaler then lies after the copies. */
 static int ampi_session_runs(const amp_session *s) {
     return ampi_autocast_current() == &s->autocast ||
            (s->scaler && (uintptr_t)s->scaler == (uintptr_t)s->memory + s->size);
 }
 
-/* May one start here? */
+/* May a session start? */
 static amp_result ampi_session_ok(const amp_session *session, const amp_session_desc *d,
                                   const amp_backend *b) {
     const ampi_refusal  list[] = {
@@ -9281,7 +9282,7 @@ static amp_result ampi_session_ok(const amp_session *session, const amp_session_
     return why->result;
 }
 
-/* Is anything to be computed in fp16, which needs a loss scale? */
+/* Is any op in fp16, which needs a loss scale? */
 static int ampi_asks_for_fp16(const amp_autocast *ac) {
     int i, asks = 0;
     for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
@@ -9293,7 +9294,7 @@ static int ampi_asks_for_fp16(const amp_autocast *ac) {
     return asks && !ac->off;
 }
 
-/* The scaler and the scope of a session: what the program says, and over it the environment. */
+/* The scaler and the scope of a session: from the program, and over it from the environment. */
 static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s, int on_cpu,
                                                       amp_scaler *scaler, amp_autocast *ac) {
     const amp_scope    scope = {NULL, AMP_AUTOCAST_ON, AMP_F32};
@@ -9334,7 +9335,7 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
 }
 
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc) {
-    const size_t     room = ampi_up(sizeof(amp_scaler), 256); /* behind the copies */
+    const size_t     room = ampi_up(sizeof(amp_scaler), 256); /* after the copies */
     size_t           size;
     amp_session_desc d;
     amp_scaler       scaler;
@@ -9419,7 +9420,7 @@ static int ampi_within(const float *x, size_t extent, const float *base, size_t 
            extent <= n - (at - from) / sizeof *x;
 }
 
-/* What was said of one weight is true of all that overlap it. */
+/* A change of one weight is a change of all that overlap it. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
     int i, k;
     for (i = 0; session && i < session->num_entries; i++) {
@@ -9434,17 +9435,17 @@ AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
     }
 }
 
-/* Elements from the first of m to the last, where rows are ld apart. */
+/* Elements from the first of m to the last, if rows are ld apart. */
 static size_t ampi_extent(const ampi_matrix *m, size_t ld) {
     return (m->count - 1) * m->stride + (m->rows - 1) * ld + m->cols;
 }
 
-/* The distance of rows in a copy: that of the matrix in a batch, or if it suits tensor cores. */
+/* The distance of rows in a copy: the matrix's own in a batch, or if it suits tensor cores. */
 static size_t ampi_copy_ld(const ampi_matrix *m) {
     return m->stride || m->ld % 8 == 0 ? m->ld : ampi_up(m->cols, 8);
 }
 
-/* The optimizer's own copy of m, if that is of the type wanted and suits tensor cores. */
+/* The optimizer's own copy of m, if it has the wanted type and suits tensor cores. */
 static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
     int    o;
     size_t i;
@@ -9467,9 +9468,9 @@ static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
     return NULL;
 }
 
-/* To memory + offset: what lies between rows, or between the matrices of a batch, which may begin
-   side by side, is not ours to read. But few casts: what touches is one row, and rows that are
-   equally far apart are those of one matrix. */
+/* Casts m to memory + offset. What lies between rows, or between the matrices of a batch, which
+   may begin side by side, must not be read. To make few casts, rows that touch become one row,
+   and rows that are equally far apart one matrix. */
 static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t offset) {
     const amp_backend *b    = &s->backend;
     const int          side = m->stride < m->ld;
@@ -9505,7 +9506,7 @@ static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t o
     return result;
 }
 
-/* Counts what may have changed the weights, besides those who say so. */
+/* Counts possible changes of weights, besides amp_session_changed. */
 static uint64_t ampi_cache_version(const amp_session *s) {
     uint64_t version = 0;
     int      i;
@@ -9514,7 +9515,7 @@ static uint64_t ampi_cache_version(const amp_session *s) {
     return version;
 }
 
-/* Where the first room bytes begin that meet no stored copy but that of e. */
+/* The offset of the first room bytes that overlap no stored copy except e's. */
 static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t room) {
     size_t offset = 0;
     int    i      = 0;
@@ -9528,9 +9529,9 @@ static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t 
     return offset;
 }
 
-/* The copy of m that is stored, if it is current. After a capture its replays may change weights at
-   any time, so a copy is believed for one product only. *e: the weight that m is or lies in, if a
-   copy of it may be placed, or NULL. */
+/* The stored copy of m, if it is current. After a capture, replays may change weights at any
+   time, so a copy is good for one product only. *e: the weight that m is or lies in, if a copy of
+   it may be placed; or NULL. */
 static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_cached **e) {
     ampi_cached       *w = s->entries, *const end = w + s->num_entries;
     const ampi_matrix *of;
@@ -9542,7 +9543,7 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     in_use  = w->product == s->product;
     current = of->x && of->version == m->version && of->capture == m->capture &&
               (m->capture || !s->captured || in_use);
-    if (!current || !in_use) *e = w; /* else it has the other operand's, as it is */
+    if (!current || !in_use) *e = w; /* else it holds the other operand's copy */
     if (!current || of->x != m->x || of->rows != m->rows || of->cols != m->cols ||
         of->ld != m->ld || of->count != m->count || of->stride != m->stride ||
         of->type != m->type)
@@ -9551,8 +9552,8 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     return s->memory + w->offset;
 }
 
-/* A new copy of m: that of e, if there is an e and it has or finds room; else one for this product
-   only, down from top, but behind all that is stored. */
+/* Makes a copy of m: e's, if there is an e and room for it; else one for this product only, which
+   is placed below top, after all stored copies. */
 static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
                                    const void **copy) {
     const size_t room   = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
@@ -9578,8 +9579,8 @@ static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_ma
     return AMP_OK;
 }
 
-/* A copy of count matrices in type, for one product, stride apart as they are; rows of a single one
-   are padded to multiples of 16 bytes. */
+/* Finds or makes a copy of count matrices in type, for one product, as far apart as they are;
+   rows of a single one are padded to multiples of 16 bytes. */
 static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t count,
                                  amp_dtype type, const void **copy, size_t *copy_ld) {
     const size_t stride = count > 1 ? x->stride : 0;
@@ -9646,8 +9647,8 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
 
-/* What autocast wants g's fp32 operands to be cast to; AMP_F32: nothing. The policy's tf32 is for
-   a product that then stays in fp32. */
+/* The type to which autocast wants g's fp32 operands cast; AMP_F32: none. The policy's tf32 is
+   for products that stay in fp32. */
 static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype *type) {
     const amp_dtype inputs[2] = {g->a_type, g->b_type};
     amp_result      result;
@@ -9664,15 +9665,15 @@ static amp_session *ampi_cached_session(const amp_autocast *ac) {
     return ac->session && ac == &ac->session->autocast ? ac->session : NULL;
 }
 
-/* With a cache, or by name, small products of fp32 stay as they are: casts would take longer. All
-   do where a BLAS multiplies fp32 faster than amp.h does 16 bits. */
+/* With a cache, or an override by name, small fp32 products stay fp32: casts would take longer.
+   So do all, if a BLAS multiplies fp32 faster than amp.h multiplies 16 bits. */
 static int ampi_is_small(const amp_gemm_args *g) {
     return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
            (AMPI_FAST_BLAS || !ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1));
 }
 
-/* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
-   s is of another backend or stream. */
+/* Replaces g's fp32 operands by copies in type, if that pays. Returns 0 if there is no room for
+   one, or if s is of another backend or stream. */
 static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_args *g,
                           amp_dtype type) {
     const void *copy[2];
@@ -9681,7 +9682,7 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
     if (s->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
         (backend && s->backend.stream != backend->stream))
         return 0;
-    s->top = s->size; /* what was not added serves one product */
+    s->top = s->size; /* copies of what was not added last for one product */
     s->product++;
     if (ampi_is_small(g)) {
         s->small++;
@@ -9703,20 +9704,20 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
     return 1;
 }
 
-/* Does rounding to type pay, where the CPU has products of it? As measured: a matrix times a vector
+/* Does rounding to type pay, if the CPU has products of it? As measured: a matrix times a vector
    is read only once, and in tiles a product of fp16 is four. bf16: n at least 2, n k at least
-   2^10, so that a row's bits do not depend on m; fp16: m and n above 16, m n k at least 2^17, and k
-   at least 32 if one operand is stored in fp16. */
+   2^10, so that a row's bits do not depend on m; fp16: m and n above 16, m n k at least 2^17, and
+   k at least 32 if one operand is stored in fp16. */
 static int ampi_rounding_pays(const amp_gemm_args *g, amp_dtype type) {
-    const int fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
+    const int fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is fp16 */
     if (!fp16) return g->n > 1 && ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1);
     return ampi_min(g->m, g->n) > 16 && (!stored || g->k >= 32) &&
            ampi_work_above(g->m, g->n, g->k, AMPI_TILES_FP16 - 1);
 }
 
-/* Without a cache: is a product on a CPU to round its fp32 operands to type by itself? Where that
-   is faster, or the policy names the op. Whether tiles may be used is asked before, so that the
-   first product has the bits of the next. */
+/* Without a cache: does a product on a CPU round its fp32 operands to type itself? It does if
+   that is faster, or if the policy names the op. The use of tiles is asked for before, so that
+   the first product has the bits of the next. */
 static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const amp_gemm_args *g,
                        amp_dtype type) {
     if (backend && backend->functions != &ampi_cpu_functions) return 0;
@@ -9728,7 +9729,7 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
             ampi_engine_pairs(type == AMP_BF16, g->m, g->n, g->k) != NULL);
 }
 
-/* Operands as the policy wants them. */
+/* Applies the policy to a product. */
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
     amp_autocast    *ac     = (amp_autocast *)context;
     amp_session     *cached = ampi_cached_session(ac);
@@ -9757,7 +9758,7 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
 
 #ifdef AMP_CUBLAS
 
-/* In here the originals are meant. */
+/* The code below calls cuBLAS itself. */
 #pragma push_macro("cublasSgemmStridedBatched")
 #undef cublasSgemmStridedBatched
 
@@ -9770,8 +9771,8 @@ static void ampi_set_strides(amp_gemm_args *g, int lda, int ldb, int count, long
     g->stride_b = (size_t)stride_b;
 }
 
-/* In g columns are rows. Autocast learns nothing of alpha, which may be in device memory, nor of
-   sizes that cuBLAS refuses, or that no int holds when rows are padded. */
+/* g has rows where cuBLAS has columns. Autocast does not see alpha, which may be in device
+   memory, nor sizes that cuBLAS refuses, or that exceed int when rows are padded. */
 static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperation_t transa,
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda, long long strideA,
@@ -9835,7 +9836,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 /* ---------------------------------------------------------------- >>impl  cblas */
 
 #ifdef AMP_CBLAS_DROP_IN
-#ifdef __cplusplus /* a number as the enumeration that x is of, whatever this BLAS calls it */
+#ifdef __cplusplus /* number as x's enumeration, whatever this BLAS calls it */
 #define AMPI_LIKE(x, number) decltype(x)(number)
 #else
 #define AMPI_LIKE(x, number) (number)
@@ -9849,7 +9850,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc) {
     const int at = ampi_cblas_trans(trans_a), bt = ampi_cblas_trans(trans_b);
-    const int swap = order == CblasColMajor; /* in rows C's transpose is that of B and that of A */
+    const int swap = order == CblasColMajor; /* by rows, C's transpose is B's times A's */
     if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
         ldc > 0 &&
         amp_gemm(NULL, swap ? bt : at, swap ? at : bt, (size_t)(swap ? n : m),
@@ -9867,7 +9868,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 AMPI_STRICT_BEGIN
 
-#if defined(__CUDACC__) /* nvcc hands pragmas on to the host's compiler, but warns */
+#if defined(__CUDACC__) /* nvcc passes pragmas on to the host's compiler, but warns */
 #pragma nv_diagnostic push
 #pragma nv_diag_suppress 1675
 #endif
@@ -9888,8 +9889,8 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 #endif /* >>impl goes on */
 
 /* --------------------------------------------------------------- >>impl  products
-   Read in plain C, here, and by each tier's second reading (>>impl processors).
-   Packing, writing, and products that are thin or tiny. */
+   Compiled here in plain C, and in each tier's second inclusion (>>impl processors): packing,
+   writing, and products that are thin or tiny. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
@@ -9912,7 +9913,7 @@ AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
     memcpy(copy, base, n * (type == AMP_F32 ? 4 : 2));
     return AMPI_(get_as)(copy, type, 0);
 }
-/* A call of memcpy takes longer, and on AMD's processors a masked store. */
+/* memcpy, as a call, takes longer, and so does a masked store on AMD's processors. */
 AMPI_LOOP void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
     uint32_t     copy[AMPI_W];
     const size_t bytes = n * (type == AMP_F32 ? 4 : 2);
@@ -9948,7 +9949,7 @@ AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
     return AMPI_(from_bits)(AMPI_(bf16)(AMPI_(bits)(x)) & 0xffff0000u);
 }
 
-/* W x W: words in lanes of 128 bits, then lanes. */
+/* Transposes W x W: words in lanes of 128 bits, then lanes. */
 AMPI_IN void AMPI_(transpose)(AMPI_V *v) {
     AMPI_V t[AMPI_W];
     size_t i;
@@ -9979,7 +9980,7 @@ AMPI_IN void AMPI_(transpose)(AMPI_V *v) {
 }
 #endif
 
-/* Elements i and on, n of them (or W) there, as they count. */
+/* Elements from i on, of which n are there (or W), as they count. */
 AMPI_IN AMPI_V AMPI_(value)(const ampi_operand *x, size_t i, size_t n) {
     const AMPI_V v = AMPI_(get_first)(ampi_at(x->x, x->type, i), x->type, n);
     return x->as == x->type ? v : AMPI_(round)(v, x->as);
@@ -9991,7 +9992,7 @@ AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp
     const AMPI_V v = AMPI_(get_as)(x, type, i);
     return as == type ? v : AMPI_(round)(v, as);
 }
-/* f with the constants that x has. */
+/* Calls f with x's types as constants. */
 #define AMPI_COUNTED(f, x, ...)                                                                \
     do {                                                                                       \
         if ((x)->type == AMP_F16) f(AMP_F16, AMP_F16, __VA_ARGS__);                            \
@@ -10002,7 +10003,7 @@ AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp
 
 AMPI_IN void AMPI_(lay_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
                            size_t jump, const ampi_operand *x, size_t step, size_t rows, size_t n) {
-    enum { SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is of them */
+    enum { SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is a multiple */
     size_t r, i, q, p;
     for (r = 0; r < rows; r++) {
         float *to = dst + r * ld;
@@ -10030,7 +10031,7 @@ AMPI_IN void AMPI_(turned)(AMPI_V *v, const void *x, const amp_dtype type, const
     AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_counted)(x, type, as, i * step);
     AMPI_(transpose)(v);
 }
-/* The same where fewer rows or elements are there. */
+/* As turned, for fewer rows or elements. */
 AMPI_LOOP void AMPI_(turned_edge)(float *v, const ampi_operand *x, size_t step, size_t rows,
                                   size_t n) {
     AMPI_V block[AMPI_W];
@@ -10159,7 +10160,7 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
     else AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
-/* The same of up to W rows. */
+/* As add_turned, for up to W rows. */
 AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                const float *v, size_t odd) {
     float  m[AMPI_W * AMPI_W];
@@ -10215,7 +10216,7 @@ AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_
 #undef AMPI_V
 #undef AMPI_W
 
-/* Plain C's kernels want vectors by name, since what becomes of loops depends on flags. */
+/* Plain C's kernels name their vectors, because flags decide what becomes of loops. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
 typedef float ampi_f32x4 __attribute__((vector_size(16)));
 AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { /* not x - zero: s390x has double there */
@@ -10271,13 +10272,13 @@ enum { AMPI_W4 = AMPI_W };
 #endif /* >>impl goes on */
 
 /* ---------------------------------------------------------------- >>impl  kernels
-   Read for plain C's x4, here; by each tier's second reading; for pairs and BFMMLA by its own
-   (>>impl processors).
-   Of products: blocks of up to three times AMPI_ROW_STEP rows, two vectors wide. */
+   Compiled here for plain C's x4, in each tier's second inclusion, and for pairs and BFMMLA in
+   one of their own (>>impl processors). Kernels of products: blocks of up to three times
+   AMPI_ROW_STEP rows, two vectors wide. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS | AMPI_PASS_KERNELS)
 
-#ifndef AMPI_SUMS /* of its own */
+#ifndef AMPI_SUMS /* BFMMLA has its own */
 /* One k of R rows of C vectors, of the last of which n columns are there: constants where it is
    inlined, so that sums stay in registers. Rows are at p, or in pairs at a. */
 AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t **a, size_t rs,
@@ -10293,7 +10294,7 @@ AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t *
         AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
     }
 }
-/* Row r of so many, in pairs: where they end, the last pair again. */
+/* Row r of so many, in pairs; after the end, the last pair again. */
 AMPI_IN size_t AMPI_(row)(size_t r, size_t rows) {
     return rows > 1 ? ampi_min(r & ~(size_t)1, rows - 2) + r % 2 : 0;
 }
@@ -10379,11 +10380,11 @@ static const ampi_loops AMPI_(loops) = {
 #endif /* >>impl kernels */
 
 /* ---------------------------------------------------------------- >>impl  vectors
-   Read by each tier's first reading (>>impl processors).
-   Of gcc and clang. What operators do not say is an instruction, on x86 by its own name:
-   <immintrin.h> would take gcc a sixth of a second and 60 MB. A tier has, besides what formulas
-   ask for: most16; zeros and zeros16, which add the zeros among a vector's words or 16-bit numbers
-   to an AMPI_N, fewer than 2^16; fma, and low, high ..., of which transpose is made. */
+   Compiled in each tier's first inclusion (>>impl processors), by gcc and clang. What operators
+   do not express is an instruction, on x86 by its own name: <immintrin.h> would take gcc a sixth
+   of a second and 60 MB. Besides what formulas need, a tier has: most16; zeros and zeros16, which
+   add the zeros among a vector's words or 16-bit numbers to an AMPI_N, fewer than 2^16; fma; and
+   low, high ..., of which transpose is made. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_VECTORS
 
@@ -10459,7 +10460,7 @@ AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "vsqrtps {%1, %0|%0
                  "v"(a))
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(f16), (AMPI_V a),
                  "vcvtps2ph {$0, %1, %0|%0, %1, 0}", "=v", "v"(a))
-/* Compilers know these, and what is loaded for them goes into the instruction. */
+/* Builtins, so that compilers put a load into the instruction. */
 #if defined(__clang__)
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
     _Pragma("clang fp contract(on)") return a * b + c;
@@ -10472,7 +10473,7 @@ AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
 }
 #else
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
-    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all; as rounding is set */
+    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all lanes; the current rounding */
 }
 AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
     const AMPI_(ints) zero = {0};
@@ -10494,7 +10495,7 @@ AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
     return __builtin_ia32_vcvtph2ps512_mask((AMPI_(signed16))a, none, AMPI_(all), 4);
 }
 #endif
-/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper lanes. */
+/* Before SSE code runs again, here or in the host: used upper lanes make it slow. */
 AMPI_HERE void AMPI_(done)(void) { __builtin_ia32_vzeroupper(); }
 
 #endif
@@ -10631,7 +10632,7 @@ AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, 
 #undef AMPI_TWO
 #undef AMPI_STORE
 
-/* What all tiers have. */
+/* All tiers have these. */
 AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
 
 AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(add), +)
@@ -10641,7 +10642,7 @@ AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(div), /)
 
 AMPI_HERE AMPI_V AMPI_(splat)(float x) {
     const AMPI_V zero = {0};
-    return x - zero; /* x, whatever it is */
+    return x - zero; /* any x stays as it is */
 }
 AMPI_HERE AMPI_U AMPI_(u32)(uint32_t x) {
     const AMPI_U zero = {0};
@@ -10661,7 +10662,7 @@ AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
 }
 AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { *(AMPI_(at) *)base = (AMPI_V)u; }
 
-/* To bf16, in the upper 16 bits; the lower are of no use. */
+/* To bf16, in the upper 16 bits; the lower ones mean nothing. */
 AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
     const AMPI_U near = u + ((u >> 16 & 1u) + 0x7fffu);
     return AMPI_(choose)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF), u | 0x400000u, near);
@@ -10697,14 +10698,14 @@ AMPI_HERE void AMPI_(put_as)(void *base, amp_dtype type, size_t i, AMPI_V x) {
 AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMPI_V factor) {
     const AMPI_V g = AMPI_(get_as)(grad, type, i);
     const AMPI_U u = AMPI_(bits)(g), product = (AMPI_U)AMPI_(mul)(g, factor);
-    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 1); /* what is not finite stays */
+    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 1); /* inf and NaN stay */
     return AMPI_(from_bits)(AMPI_(choose)(AMPI_(size)(u), most, u, product));
 }
 
 #endif /* >>impl vectors */
 
 /* ------------------------------------------------------------- >>impl  processors
-   What this one has; each tier, for which the file reads itself; their table. */
+   What this processor has; each tier, for which the file includes itself; the table of tiers. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */
 #undef AMPI_PASS
@@ -10717,7 +10718,7 @@ static const ampi_loops ampi_loops_c = {
 
 #if AMPI_X86
 
-/* Registers A to D after cpuid; as its leaf AMPI_XGETBV, A is what the system saves of a thread. */
+/* Registers A to D after cpuid. Leaf AMPI_XGETBV is xgetbv: A is what the system saves. */
 typedef void (*ampi_cpuid_fn)(uint32_t leaf, uint32_t sub, uint32_t *r);
 #define AMPI_XGETBV 0xffffffffu
 static void ampi_cpuid(uint32_t leaf, uint32_t sub, uint32_t *r) {
@@ -10787,7 +10788,7 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 
 #if AMPI_512
 
-/* Sixteen. */
+/* Sixteen floats. */
 #define AMPI_TIER   _avx512
 #ifdef AMPI_TILES_MODEL
 #define AMPI_BY512  unused
@@ -10811,7 +10812,7 @@ typedef ampi_floats_avx512 ampi_x16;
 typedef ampi_words_avx512  ampi_u16;
 
 #ifndef AMPI_TILES_MODEL
-/* Many times as fast as integers are; but subnormals are flushed. */
+/* Many times as fast as integers; but subnormals are flushed. */
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_round_pairs, (ampi_x16 x, ampi_x16 y),
                  "vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}", "=v", "v"(x), "v"(y))
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_join_pairs,
@@ -10855,9 +10856,9 @@ AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd
 }
 #endif
 
-/* Cut the leading bf16 off x: its bits, in the upper 16. The rest is exact; 0 of inf and NaN. Of
-   numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
-   0, as the products do. */
+/* Cuts the leading bf16 off x: its bits, in the upper 16. The rest is exact; 0 of inf and NaN.
+   Off numbers that would round to inf the largest bf16 is cut. The instruction takes subnormals
+   for 0, as the products do. */
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
     const ampi_u16 most = ampi_u32_avx512(AMPI_F32_INF - 1), inf = ampi_u32_avx512(AMPI_F32_INF);
     const ampi_u16 fine = ampi_above_avx512(inf, ampi_size_avx512(ampi_bits_avx512(*x)));
@@ -10870,7 +10871,7 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
     return high;
 }
 
-/* What the instruction would flush, though it rounds to a normal bf16, made normal. */
+/* Makes normal what the instruction would flush though it rounds to a normal bf16. */
 AMPI_AVX512 ampi_x16 ampi_normal_pairs(ampi_x16 x) {
     const ampi_u16 u = ampi_bits_avx512(x), edge = (ampi_u16)((u & 0x7fff8000u) == 0x7f8000u);
     return ampi_from_bits_avx512(u + (edge & 0x8000u));
@@ -10883,7 +10884,7 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_nearest_of_pairs(ampi_x16 x, ampi_x16 y) {
     return ampi_round_pairs(x, y);
 }
 
-/* The leading bf16 of 32 numbers, side by side; what is left of them. */
+/* Cuts the leading bf16 off 32 numbers; x and y keep the rest. */
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_pairs(ampi_x16 *x, ampi_x16 *y) {
     const ampi_u16 order = ampi_count_avx512(0) << 16, all = ampi_u32_avx512(0x7f807f80u);
     const ampi_u16 h     = ampi_round_pairs(*x, *y);
@@ -10896,8 +10897,8 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_pairs(ampi_x16 *x, ampi_x16 *y) {
     return h;
 }
 
-/* Lines of 32 bf16: n elements (0 if not there) of lines of memory, of all that there are. What
-   nothing is loaded of has no address outside of x: where a page is missing there, the processor
+/* Lines of 32 bf16: n elements of each line of memory, then 0, as are missing lines up to all. A
+   load of no elements gets an address inside of x: if a page is missing there, the processor
    takes hundreds of cycles to find that it needs nothing of it. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
                                            const amp_dtype type, const int terms, size_t step,
@@ -10923,7 +10924,7 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
     if (terms == 2) memset(dst + 16 * all, 0, (all - lines) * 64);
 }
 
-/* Words of four vectors, 4 x 4 in each lane, turned. */
+/* Transposes words of four vectors, 4 x 4 in each lane. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_turn_pairs(ampi_x16 *v) {
     const ampi_x16 a = ampi_low_avx512(v[0], v[1]), b = ampi_low_avx512(v[2], v[3]);
     const ampi_x16 c = ampi_high_avx512(v[0], v[1]), d = ampi_high_avx512(v[2], v[3]);
@@ -10994,7 +10995,7 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
     ampi_done_avx512();
 }
 
-/* Sums alone, to bf16, as ampi_write does it: no sum is subnormal here. */
+/* Writes sums as bf16, with ampi_write's bits: no sum is subnormal here. */
 AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, size_t ld,
                                          size_t i, size_t j, size_t rows, size_t cols) {
     const uint32_t mask = 0xffffffffu >> (32 - cols);
@@ -11011,10 +11012,10 @@ AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, s
     ampi_done_avx512();
 }
 
-/* To bf16 by the instruction, unless there are subnormals. */
+/* Casts to bf16 by the instruction, unless there are subnormals. */
 AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
                                  size_t end) {
-    if (to == AMP_BF16 && from == AMP_F32 && end - i < AMPI_STREAM) { /* or memory is slower */
+    if (to == AMP_BF16 && from == AMP_F32 && end - i < AMPI_STREAM) { /* else around the cache */
         const size_t head = i + ampi_head(ampi_at(dst, AMP_BF16, i), 2, end - i);
         ampi_cast_from(dst, to, src, from, i, head);
         for (i = head; end - i >= 32; i += 32) {
@@ -11087,7 +11088,7 @@ static const ampi_loops ampi_loops_pairs = {
 #define AMPI_SUMS
 
 #ifndef AMPI_TILES_MODEL
-/* As numbers, which every assembler knows: registers' names become theirs. */
+/* Instructions as numbers, which every assembler knows; registers' names become numbers. */
 #ifdef __APPLE__
 #define AMPI_REGISTER "Lampi_"
 #else
@@ -11196,8 +11197,8 @@ static const ampi_engine ampi_engine_mmla = {
 
 #if AMPI_AMX
 
-/* AMX: products of 16-bit types, 32 x 32, in four of eight tile registers. Instructions are named
-   in the text, so that they need no header and no target attribute. All else is as in "avx512". */
+/* AMX: products of 16-bit types, 32 x 32, in four of eight tile registers. Instructions are text,
+   so that they need no header and no target attribute. All else is as in "avx512". */
 
 #ifndef AMPI_TILES_MODEL
 #define AMPI_TILE_READ(op, T, P, S)                                                            \
@@ -11216,7 +11217,7 @@ static const ampi_engine ampi_engine_mmla = {
 static void ampi_use_tiles(int on) { /* eight of 16 rows of 64 bytes */
     struct { uint8_t palette, start, zero[14]; uint16_t width[16]; uint8_t rows[16]; } c;
     int i;
-    if (!on) { /* or every switch of threads would save 8 KiB */
+    if (!on) { /* else every switch of threads would save 8 KiB */
         __asm__ __volatile__("tilerelease" : : : "memory");
         return;
     }
@@ -11229,9 +11230,9 @@ static void ampi_use_tiles(int on) { /* eight of 16 rows of 64 bytes */
     __asm__ __volatile__("ldtilecfg %0" : : "m"(c) : "memory");
 }
 
-/* Linux lends the tile registers to a process that asks, for good; it refuses where a thread has an
-   alternate signal stack too small for them. 158 is arch_prctl, 0x1023 ARCH_REQ_XCOMP_PERM, 18 the
-   registers. */
+/* Linux grants the tile registers to a process that asks, for good. It refuses if a thread has an
+   alternate signal stack too small for them. 158 is arch_prctl, 0x1023 ARCH_REQ_XCOMP_PERM, 18
+   the registers. */
 static int ampi_tiles_ask(void) {
     long result;
     __asm__ __volatile__("syscall"
@@ -11256,8 +11257,8 @@ static void ampi_tiles_multiply(void) {
     AMPI_TILE_DOT(3, 5, 7);
 }
 
-/* Numbers of two terms, the second ones so far behind: high times low first; high high; low high;
-   low low. */
+/* Multiplies numbers of two terms; the second ones are so many words later. First high times low;
+   then high high; low high; low low. */
 static void ampi_tiles_terms(const uint32_t *a, const uint32_t *b, size_t second, int products) {
     ampi_tiles_b(b + second);
     ampi_tiles_a(a);
@@ -11285,7 +11286,7 @@ static void ampi_kernel_tiles(const ampi_block *x) {
         AMPI_TILE_PASS(3, x->in + 16 * 32 + 16, 128);
     }
     for (k = 0; k < x->words; k += AMPI_DEEP, a += step, b += step) {
-        if (x->products == 1) { /* one strip stays near, and the other is read past it */
+        if (x->products == 1) { /* one strip stays in the first cache; the other goes past it */
             if (x->turned) {
                 AMPI_TILE_PASS(4, a, 64);
                 AMPI_TILE_PASS(5, a + 16 * AMPI_DEEP, 64);
@@ -11314,15 +11315,15 @@ static const ampi_engine ampi_engine_tiles = {
 
 #endif /* AMPI_AMX */
 
-/* Best first. Usable says what the processor has and the operating system saves. Whether this
-   process may use tiles is asked at the first product that would: the answer is the next row, or a
-   tier without tiles. */
+/* Best first. A tier is usable if the processor has it and the operating system saves its
+   registers. The first product by tiles asks whether this process may use them: the answer is the
+   next row, or a tier without tiles. */
 static const ampi_tier ampi_tiers[] = {
 #if AMPI_AMX
     {"amx", 8, 0, 1, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
     {"amx", 8, 0, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
 #endif
-#if AMPI_PAIRS /* on Intel's processors slower than FMA: only asked for by name */
+#if AMPI_PAIRS /* on Intel's processors slower than FMA: there only by name */
     {"avx512_bf16", 4, 16, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_pairs_avx512},
 #endif
 #if AMPI_512
@@ -11339,9 +11340,9 @@ static const ampi_tier ampi_tiers[] = {
 
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
-/* The tier in use: cpuid can cost microseconds in a virtual machine, so its answer is stored. It
-   and a thread's autocast are the only mutable globals. A thread with an answer yields to one
-   that has set a tier meanwhile: forcing one is never undone. */
+/* The tier in use. cpuid can cost microseconds in a virtual machine, so its answer is stored.
+   This and a thread's autocast are the only mutable globals. An answer gives way to a tier that
+   another thread has set meanwhile, so that a forced tier stays. */
 static const ampi_tier *ampi_tier_chosen;
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -11356,7 +11357,7 @@ static const ampi_tier *ampi_tier_chosen;
 #define AMPI_TIER_SWAP(was, t) (ampi_tier_chosen = (t), 1)
 #endif
 
-/* An answer to what was unknown while the tier was `was`; the tier now. */
+/* Sets the tier to answer, unless it is no longer `was`. Returns the tier now. */
 static const ampi_tier *ampi_tier_settle(const ampi_tier *was, const ampi_tier *answer) {
     return AMPI_TIER_SWAP(was, answer) ? answer : was;
 }
