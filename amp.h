@@ -1491,9 +1491,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 /* Rules of arithmetic for gcc (>>core arithmetic). SLP vectors cost time, in the compiler and in
    products; clones cost 6 KB. Without -O, every operation would be a call, and products 2,000
-   times as slow: there one pragma around all code turns -O2 on, because gcc inlines nothing
-   across two. It takes 4 seconds more to compile. (clang has no such pragma; sanitizers keep
-   -O0.) */
+   times as slow: there one pragma around all code turns -O2 on, as gcc inlines nothing across
+   two. It takes 4 seconds more to compile. (clang has no such pragma; sanitizers keep -O0.) */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_GCC_BEGIN(level)                                                                  \
     _Pragma("GCC push_options") _Pragma(level)                                                 \
@@ -2075,7 +2074,7 @@ enum { AMPI_STORAGE = 1 };
 #endif
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP == 0);
 
-/* A moment, or what is stored of a master beside the model. */
+/* A moment, or what is stored of a master beside the model. size: bytes of an element. */
 typedef struct ampi_stored {
     void    *data;         /* NULL: there is none                            */
     uint8_t *scale;        /* in a format with groups: their exponents       */
@@ -2130,7 +2129,7 @@ typedef struct ampi_rates {
     float    eps, momentum, max_norm, lr;
     float    bias1, bias2;     /* 1 / (1 - beta^step)                                        */
     float    beta1, beta1_rest, beta2, beta2_rest;
-    float    weight_decay;     /* of a tensor; lr then is, too                               */
+    float    weight_decay;     /* of one tensor; lr is then, too                             */
     uint32_t nesterov;
 } ampi_rates;
 
@@ -2260,8 +2259,7 @@ AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (slot->in_place) slot->unscaled = (float *)grad;
 }
 
-/* The row of entry i. A row outside the tensor becomes its last one (the step will be
-   skipped). */
+/* The row of entry i, or the last one if it is outside the tensor (the step will be skipped). */
 AMPI_FN uint32_t ampi_row(const ampi_sparse *s, uint32_t i) {
     return s->rows[i] < s->table ? s->rows[i] : s->table - 1;
 }
@@ -2720,8 +2718,7 @@ AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
     return (size | (w & 0x80000000u)) + 0x8000u;
 }
 
-/* A master from the bits of its model and those stored beside it; and back, to low and the
-   model. */
+/* A master from the bits of its model and those beside it (low); and back. */
 AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
     AMPI_U w = model << 16;
     if (master == AMP_FORMAT_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
@@ -2818,8 +2815,8 @@ AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
     return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
 }
 
-/* For a master that did not come from arithmetic, whose NaN might signal. Without low bits, too,
-   it rounds to nearest. */
+/* For a master that did not come from arithmetic, whose NaN might signal. It rounds to nearest,
+   also without low bits. */
 AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master, int f16) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
     return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
@@ -3055,11 +3052,9 @@ static void ampi_fp_flush(int on) { ampi_fp_end((uint32_t)AMPI_FP_IEEE | (on ? 0
 AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------------ >>impl  words
-   Error messages and policies as text, without printf, locale or allocation; and words that users
-   write. */
+   Text without printf, locale or allocation: error messages, policies, and words of users. */
 
-/* Where text goes: a buffer of room bytes; write_fn gets it when it is full, and at each end of
-   line. */
+/* Where text goes: a buffer of room bytes, which write_fn gets when it is full or a line ends. */
 typedef struct ampi_text {
     char        *bytes;
     size_t       room, used;
@@ -3154,7 +3149,7 @@ AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
     while (t->used < column);
 }
 
-/* Append to an error message of AMP_PROBLEM_SIZE bytes; NULL: nobody reads it. */
+/* Appends to an error message of AMP_PROBLEM_SIZE bytes; NULL: there is none. */
 static void ampi_tell_list(char *problem, const char *format, va_list list) {
     ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0};
     if (!problem) return;
@@ -3655,8 +3650,7 @@ AMPI_IN void AMPI_(get_8bit)(const ampi_stored *from, float *to, size_t n, size_
     }
 }
 
-/* The largest magnitude of group g, lane by lane. A second moment has a sign only if it is a
-   NaN. */
+/* The largest magnitude of group g, lane by lane. A second moment's only sign is a NaN's. */
 AMPI_IN AMPI_U AMPI_(largest)(const float *x, size_t g, size_t n, const int second) {
     const size_t i = g * AMPI_GROUP, end = i + AMPI_(group)(n - i);
     AMPI_U       most = AMPI_(u32)(0);
@@ -4727,8 +4721,8 @@ static uint64_t ampi_slot_chunks(const amp_optimizer *opt, size_t i) {
     return ampi_chunks(ampi_has_rows(e) ? ampi_most_sums(e) : opt->plan->host_slots[i].n);
 }
 
-/* Is slot i, k modulo their number, the k-th in the order of chunks? k goes through all slots
-   twice; own ones are in the second half, so that the chunks of either kind are in a row. */
+/* Is slot i the k-th in the order of chunks? k goes through all slots twice; own ones come in the
+   second half, so that the chunks of either kind are in a row. */
 static int ampi_is_kth(const amp_plan *plan, size_t k, size_t *i) {
     *i = k % plan->num_slots;
     return plan->host_slots[*i].own == (k >= plan->num_slots);
@@ -5621,8 +5615,8 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
-/* A check; ranks reduce in the middle. Whoever has never read the loss scale has not multiplied
-   by it, and would step by 1 / scale of the right size. */
+/* A check; ranks reduce in the middle. A trainer that has never read the loss scale has not
+   multiplied by it; its steps would be 1 / scale of the right size. */
 static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
@@ -6056,7 +6050,7 @@ static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
     if (x != expected && a->result == AMP_OK) ampi_differs(a, what, x, expected);
 }
 
-/* Tells the next name of a body that is being verified, or as much as has room. */
+/* Tells the next name of a body that is being verified, as far as there is room. */
 static void ampi_tell_name(ampi_archive *a, uint64_t length) {
     const size_t left = ampi_min(a->size - a->used, AMPI_STATE_NAME - 1);
     const size_t n    = length < left ? (size_t)length : left;
@@ -6100,8 +6094,8 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
     }
 }
 
-/* An array of a slot. size is an element's in the file, 4 for a coded master; grouped: one scale
-   for each group. */
+/* An array of a slot. size: of an element in the file, 4 for a coded master; grouped: of a
+   group. */
 typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_section;
 
 /* Copies from backend memory to save, and to it to load. */
@@ -6197,9 +6191,8 @@ static void ampi_stores_other(ampi_archive *a, const char *what, const char *con
             &a->opt->desc, "the file's desc.storage, or amp_tensor.storage,", "STORAGE");
 }
 
-/* Which moments a tensor has, and 4 if it is own; formats of moments and masters. An optimizer
-   with fp32 masters loads those of all formats, except 0.6.0's KAHAN, which had two words for
-   each. */
+/* Which moments a tensor has, and 4 if it is own; formats of moments and masters. Fp32 masters
+   are loaded from all formats, except from 0.6.0's KAHAN, which had two words for each. */
 static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t has     = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u) |
                              (slot->own ? 4u : 0u);
@@ -6351,7 +6344,7 @@ static void ampi_walk_set(ampi_archive *a) {
     if (a->version >= 6) AMPI_NAMED(a, &a->set, content);
 }
 
-/* Walks the whole body. Sizes and names are the optimizer's own: no file can lead out of
+/* Walks the whole body. Sizes and names are the optimizer's, so no file can lead out of
    arrays. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
@@ -6409,8 +6402,8 @@ static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size
     ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
 
-/* Can amp_scaler_init, updates and what users may write have made this scaler, if each field is
-   in its bounds? Scale and next_scale need not be finite, but scale is next_scale rounded. */
+/* Can amp_scaler_init, updates and users have made this scaler, if each field is in its bounds?
+   Scale and next_scale need not be finite, but scale is next_scale rounded. */
 static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
     const ampi_preset_row *row  = &ampi_presets[s->preset];
     const float            next = ampi_single(s->next_scale);
@@ -6981,8 +6974,8 @@ static void ampi_env_storage(amp_optimizer_desc *d) {
         d->storage = &masters[s->moments];
 }
 
-/* Applies three variables, if they are set. Returns the one that is wrong, and what it must be;
-   or NULL. */
+/* Applies three variables, if they are set. Returns the one that is wrong and what it must be, or
+   NULL. */
 static AMPI_NOINLINE const char *ampi_env_choose(amp_optimizer_desc *d, const char **must) {
     const ampi_variable dtype = ampi_env("AMP_DTYPE"), scale = ampi_env("AMP_LOSS_SCALE");
     const ampi_variable enable = ampi_env("AMP_ENABLE");
@@ -9071,8 +9064,7 @@ static int ampi_matches(const char *pattern, const char *name) {
     }
 }
 
-/* The rule for op in the innermost scope, and its low. Layers' overrides win over those of
-   ops. */
+/* The rule for op in the innermost scope, and its low. Layers' overrides win over ops'. */
 static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
     const amp_scope *scope  = &ac->scopes[ac->depth - 1];
     ampi_ruling      ruling = ac->ops[op];

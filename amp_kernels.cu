@@ -270,7 +270,7 @@ AMPI_DEVICE uint32_t ampi_by_bytes(const char *p, unsigned size) {
     return u;
 }
 
-/* The words of one transaction. ONCE: they are not read again soon, so they may leave the caches
+/* The words of one transaction. ONCE: they are not read again soon, and may leave the caches
    first. */
 template <int WORDS> struct ampi_raw { uint32_t w[WORDS]; };
 template <int WORDS> struct ampi_vector;
@@ -292,8 +292,7 @@ template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_put_vector(char *p, const 
 
 template <int TYPE, bool ONCE = false> struct ampi_array;
 
-/* A range of an array of any type, at any address: by elements or, if these are not aligned, by
-   bytes. */
+/* A range of an array of any type, at any address: by elements or, if unaligned, by bytes. */
 template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
     char    *base; /* NULL: absent */
     uint32_t type;
