@@ -2486,25 +2486,26 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
    moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
 
    24BIT rounds masters to nearest even: beside bf16 to 16 of fp32's 24 bits, beside fp16 to 19,
-   and to multiples of 2^-32. A change of a weight by less than half of the last bit is lost. SR
-   has no master. A weight is rounded up or down with a probability in proportion to the distance,
-   so that small changes survive on average (also among fp16's subnormals, to 2^-37). The price is
-   noise of half the last bit of a weight. Moments of BF16 are rounded the same way. Random bits
-   are a hash of desc.seed, the numbers of tensor and element, and the step (amp_gate.step), and
-   of nothing else. A rounded number takes 16, as many as bf16 cuts off from fp32; fp16 cuts off
-   13, so that the last 3 do not count. In SR inf and NaN stay, and no finite value becomes inf:
-   weights stop at the largest number of the 16-bit type. (In 24BIT a model above that is inf, as
-   of an fp32 master; masters stop below the next power of two.) 8BIT stores a power of two for 32
-   elements, so that the largest is from 1 to 2 of it, and for each a float with 4 fraction bits.
-   First moments and momentum have a sign and 7 bits, evenly spaced below 2^-7; second moments
-   have 8 bits, evenly spaced below 2^-15, and are never 0 after a step, because dividing by the
-   root of 0 would blow up the update. (One exponent for 32, as in OCP's MX formats; Rouhani et
-   al. 2023.) They are rounded stochastically: neighbours are 3 to 6 % apart, and a step changes a
-   moment by far less; rounded to nearest, it would never change again after one large gradient.
-   (With beta2 = 0.999, 8 or 10 random bits would often lose the step.) A NaN, or a value above
-   1.9 * 2^126, makes moments of all 32 a NaN. 24BIT and SR first round fp16's numbers below 2^-14
-   to multiples of 2^-37, so that a model may be a neighbour of the nearest: fp32's 0x35abffe8
-   begins as 0x0016, in other formats as 0x0015. */
+   and to multiples of 2^-32. A change of a weight by less than half of the last bit is lost.
+   SR has no master. A weight is rounded up or down with a probability in proportion to the
+   distance, so that small changes survive on average (also among fp16's subnormals, to 2^-37).
+   The price is noise of half the last bit of a weight. Moments of BF16 are rounded the same way.
+   Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
+   (amp_gate.step), and of nothing else. A rounded number takes 16, as many as bf16 cuts off from
+   fp32; fp16 cuts off 13, so that the last 3 do not count.
+   In SR inf and NaN stay, and no finite value becomes inf: weights stop at the largest number of
+   the 16-bit type. (In 24BIT a model above that is inf, as of an fp32 master; masters stop below
+   the next power of two.)
+   8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
+   each a float with 4 fraction bits. First moments and momentum have a sign and 7 bits, evenly
+   spaced below 2^-7; second moments have 8 bits, evenly spaced below 2^-15, and are never 0 after
+   a step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as in
+   OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3 to 6
+   % apart, and a step changes a moment by far less; rounded to nearest, it would never change
+   again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the
+   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
+   24BIT and SR first round fp16's numbers below 2^-14 to multiples of 2^-37, so that a model may
+   be a neighbour of the nearest: fp32's 0x35abffe8 begins as 0x0016, elsewhere as 0x0015. */
 
 /* The key of random bits: seed, tensor, step, and the block of 2^24 elements (the finalizer of
    splitmix64, Steele et al. 2014). In larger blocks, bits of elements a power of two apart would
@@ -2549,7 +2550,7 @@ AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 /* Added to a group's largest magnitude, it raises the exponent from 1.93 times a power of two on
-   (exponent_of); without lower 16 bits, so that the magnitude needs none. */
+   (exponent_of). Its lower 16 bits are 0, so those of the magnitude may be missing. */
 enum { AMPI_ROOM_ABOVE = 0x00090000 };
 AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) == 0);
 
@@ -2564,7 +2565,7 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 #define AMPI_PASTE(a, b) a##b
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
 #define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* the tier's function of that name */
-#define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* that its loops consist of      */
+#define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* of which its loops consist     */
 #define AMPI_TIER        /* a tier defines this, and what follows, anew */
 #define AMPI_HERE AMPI_FN
 #define AMPI_V    float
@@ -3909,13 +3910,14 @@ static int ampi_f64_ok(char *problem, const char *field, const double *x, double
     return ampi_f64_in(x, low, high) || ampi_out(problem, field, *x, bounds);
 }
 
-/* An enum has no such value. */
+/* Refuses an unknown value of an enum. */
 static amp_result ampi_unknown(char *problem, const char *field, int value) {
     ampi_tell(problem, "%s is %g, which amp.h does not know", field, (double)value);
     return AMP_ERROR_INVALID_ENUM;
 }
 
-/* May the scale be this? It is finite and above 0; in AMPI_SAFE, from min_scale to max_scale. */
+/* May the scale be this? It is finite and above 0; with AMPI_SAFE, from min_scale to
+   max_scale. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
     if (!ampi_f32_in(scale) || ampi_load_u32(scale, 0) << 1 == 0u) return 0;
     if (!(s->rules & AMPI_SAFE)) return 1;
@@ -4344,7 +4346,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
-/* Copies desc and what its pointers lead to: nothing follows them after this call. */
+/* Copies desc, and its backend, ranks, report and storage, which may go after the call. */
 static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc *d = &opt->desc;
     *d = *desc;
@@ -4412,7 +4414,7 @@ static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     return ampi_told(opt->desc.problem, result);
 }
 
-/* The same, for a call with tensor i. */
+/* May a call for tensor i be made now? */
 static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i, ampi_phase phase) {
     if (!opt || !opt->initialized || ampi_tensor(opt, i)) return ampi_ready(opt, phase);
     ampi_tell(ampi_blank(opt->desc.problem), "there is no tensor %g", (double)i);
@@ -4854,7 +4856,6 @@ static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void
     return ampi_captured(opt, b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST));
 }
 
-/* Writes chunk_slots. */
 static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     const amp_plan *plan = opt->plan;
     uint32_t        piece[AMPI_PIECE];
@@ -6094,7 +6095,7 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
     }
 }
 
-/* An array of a slot. size: of an element in the file, 4 for a coded master; grouped: of a
+/* An array of a slot. size: of an element in the file, 4 for a coded master; grouped: one a
    group. */
 typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_section;
 
@@ -6344,8 +6345,7 @@ static void ampi_walk_set(ampi_archive *a) {
     if (a->version >= 6) AMPI_NAMED(a, &a->set, content);
 }
 
-/* Walks the whole body. Sizes and names are the optimizer's, so no file can lead out of
-   arrays. */
+/* Walks the whole body. Sizes and names are the optimizer's: a file cannot lead out of arrays. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     uint64_t        before = 0, common;
@@ -6488,7 +6488,7 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     return ampi_told(opt->desc.problem, ampi_save(opt, &a, &state, write_fn, user));
 }
 
-/* From what versions before 6 have instead of flags. */
+/* Reads what versions before 6 have instead of flags. */
 static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     a->version = (uint32_t)x & 255u;
     a->flags   = 0;
@@ -6752,7 +6752,7 @@ static FILE *ampi_create(const ampi_target *to) {
     return stream;
 }
 
-/* Flushes a file to the disk and sets its mode. If that fails, it has fewer rights, not more. */
+/* Sets a file's mode and flushes it to the disk. A failed fchmod leaves it fewer rights. */
 static int ampi_flush_file(const ampi_target *to, FILE *file) {
     if (to->mode >= 0) (void)fchmod(fileno(file), (mode_t)to->mode);
     return fsync(fileno(file)) == 0;
@@ -8665,8 +8665,9 @@ static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_
 }
 
 /* A report in a state: counters and running statistics, steps, overflows of tensors. An optimizer
-   without a report reads a file's, and drops it. Of several files the one counts that saw the
-   most overflows, in all and in each tensor: a rank without elements of it has seen none. */
+   without a report reads a file's, and drops it. Of several files, the one with the most
+   overflows counts, for the run and for each tensor: a rank without elements of it has seen
+   none. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
     const int            load = a->walk == AMPI_LOAD && plan->seen;
@@ -9153,8 +9154,8 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
 }
 
 /* Applies all words to ac, or none. low is AMP_DTYPE's type of model copies, AMP_F32 if it is not
-   set. It takes the place of what was said of products, and no word may contradict it. on: an
-   earlier off ends. A policy whose name has no type takes low. */
+   set. It takes the place of what was said of products, and no word may contradict it. on ends an
+   earlier off. A policy whose name has no type takes low. */
 static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, int on, const char *text,
                                    size_t *position) {
     static const char  separators[] = ",; \t\n\r";
@@ -10848,9 +10849,9 @@ AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd
 }
 #endif
 
-/* Cuts the leading bf16 off x: its bits, in the upper 16. The rest is exact; 0 of inf and NaN.
-   Off numbers that would round to inf the largest bf16 is cut. The instruction takes subnormals
-   for 0, as the products do. */
+/* Cuts the leading bf16 off x: its bits, in the upper 16. The rest is exact; 0 of inf and NaN. If
+   x would round to inf, the largest bf16 is cut off. The instruction takes subnormals for 0, as
+   the products do. */
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
     const ampi_u16 most = ampi_u32_avx512(AMPI_F32_INF - 1), inf = ampi_u32_avx512(AMPI_F32_INF);
     const ampi_u16 fine = ampi_above_avx512(inf, ampi_size_avx512(ampi_bits_avx512(*x)));
