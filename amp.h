@@ -3916,8 +3916,7 @@ static amp_result ampi_unknown(char *problem, const char *field, int value) {
     return AMP_ERROR_INVALID_ENUM;
 }
 
-/* May the scale be this? It is finite and above 0; with AMPI_SAFE, from min_scale to
-   max_scale. */
+/* May this be the scale? Finite, above 0, and with AMPI_SAFE from min_scale to max_scale. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
     if (!ampi_f32_in(scale) || ampi_load_u32(scale, 0) << 1 == 0u) return 0;
     if (!(s->rules & AMPI_SAFE)) return 1;
