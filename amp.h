@@ -1458,20 +1458,21 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #endif
 
 /* ========================================================================= >>core
-   Every formula of amp.h, once, for the CPU backend (AMP_IMPLEMENTATION) and for the kernels
-   (AMP_KERNELS). The code here computes on values; loops and memory belong to the backends.
+   Every formula of amp.h stands here, once, for the CPU backend (AMP_IMPLEMENTATION) and for the
+   kernels (AMP_KERNELS). The code here computes on values; loops and memory belong to the
+   backends.
 
-   A tier is an instruction set that has vectors. For each the file reads itself twice (AMP_FILE,
-   in >>impl processors), and AMPI_PASS says what a reading is for:
-       AMPI_PASS_PLAIN     your own #include: all but >>impl vectors, once, in plain C
+   A tier is an instruction set that has vectors. The file includes itself twice for each
+   (AMP_FILE, in >>impl processors), and AMPI_PASS says what an inclusion is for:
+       AMPI_PASS_PLAIN     your own #include: everything except >>impl vectors, in plain C
        AMPI_PASS_VECTORS   a tier's first: >>impl vectors
        AMPI_PASS_LOOPS     its second: >>core formulas, >>impl loops, products and kernels
        AMPI_PASS_KERNELS   >>impl kernels alone, for AVX512_BF16 and BFMMLA
-   AMPI_TIER ends the names of a tier's functions: AMPI_(add) is ampi_add_avx2, and make tier
-   TIER=avx2 prints them all. A vector has AMPI_W numbers, in plain C one: AMPI_V are floats,
-   AMPI_U words of 32 bits. */
+   AMPI_TIER is the suffix of a tier's functions: AMPI_(add) is ampi_add_avx2, and make tier
+   TIER=avx2 prints them all. AMPI_V is a vector of AMPI_W floats, AMPI_U one of 32-bit words; in
+   plain C both are single numbers. */
 
-/* C89 has neither inline nor declarations in loops (gcc's and clang's gnu89 have): one error. */
+/* Strict C89 has no inline (gcc's and clang's gnu89 has): report that as one error. */
 #if defined(AMP_IMPLEMENTATION) && defined(__STRICT_ANSI__) && !defined(__cplusplus) && \
     (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
 #error "amp.h is C99: compile the file of AMP_IMPLEMENTATION with -std=c99 or newer"
@@ -1488,12 +1489,12 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 #include <string.h> /* memcpy, memset */
 
-/* Rules of arithmetic for gcc (>>core arithmetic); SLP vectors cost time, in the compiler and in
-   products; clones, 6 KB. gcc compiles amp.h by -O2 and what loops want of -O3, whatever the host
-   has: -O0 would call a function for every operation, -O1 keeps sums in memory, -O2 tests a loop's
-   constants in the loop, -O3 makes an eighth more code that is no faster. All code is under one
-   pragma, for gcc inlines nothing across two. (clang cannot be told; sanitizers and AMP_DEBUG keep
-   the host's level.) */
+/* Rules of arithmetic for gcc (>>core arithmetic). SLP vectors cost time, in the compiler and in
+   products; clones cost 6 KB. gcc compiles amp.h by -O2 and what loops want of -O3, whatever level
+   the host has: -O0 would make a call of every operation, -O1 keeps sums in memory, -O2 tests a
+   loop's constants inside the loop, -O3 makes an eighth more code that is no faster. One pragma is
+   around all code, as gcc inlines nothing across two. (clang has no such pragma; sanitizers and
+   AMP_DEBUG keep the host's level.) */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_GCC_BEGIN(level)                                                                  \
     _Pragma("GCC push_options") _Pragma(level)                                                 \
@@ -1516,8 +1517,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #define AMPI_OPTIMIZES 0
 #endif
 
-/* The host's macros, pushed and popped. Behind a function gcc's pop_options does not bring them
-   back (in C; in C++ they never change), and <math.h> behind amp.h would lack vector functions. */
+/* Save and restore the host's macros. After a function, gcc's pop_options does not restore them
+   (in C; in C++ they never change), and a later <math.h> would lack vector functions. */
 #if defined(AMPI_GCC_BEGIN) && !defined(__cplusplus)
 #define AMPI_MACRO(act, name) AMPI_PRAGMA(act##_macro(name))
 #define AMPI_PRAGMA(text)     _Pragma(#text)
@@ -1537,8 +1538,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 AMPI_MACROS_BEGIN
 AMPI_OPTIMIZE_BEGIN
 
-/* AMPI_HIDE: what x is, compilers do not know; they make no copies of a loop for its values, do not
-   unroll one of so many iterations, and conclude nothing from "no infinities". */
+/* AMPI_HIDE hides the value of x from the compiler: it then makes no copies of a loop for its
+   values, does not unroll a loop of x iterations, and concludes nothing from "no infinities". */
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_HOST      static inline __attribute__((unused))
 #define AMPI_NOINLINE  __attribute__((noinline))
@@ -1561,13 +1562,13 @@ AMPI_OPTIMIZE_BEGIN
 #define AMPI_ALWAYS
 #endif
 
-/* What the compiler shall check, in C99 and C++11: the name says it. */
+/* A check by the compiler, in C99 and C++11. The name says what is checked. */
 #define AMPI_STATIC_ASSERT(name, condition) typedef char name[(condition) ? 1 : -1]
 
-/* A call whose error is the caller's, too. */
+/* Makes the call, and returns its error if there is one. */
 #define AMPI_TRY(call) do { const amp_result ampi_e = (call); if (ampi_e) return ampi_e; } while (0)
 
-/* Arrays and files hold bare numbers; kernels, reductions and graphs know these structs. */
+/* Arrays and files hold numbers of these sizes; kernels and graphs rely on the structs'. */
 AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
 AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
 AMPI_STATIC_ASSERT(ampi_gate_has_no_gap, sizeof(amp_gate) == 16);
@@ -1577,7 +1578,8 @@ AMPI_STATIC_ASSERT(ampi_scaler_has_no_gap, sizeof(amp_scaler) == 136);
 #define AMPI_SIGN    0x80000000u
 
 /* ------------------------------------------------------------- >>core  conversions
-   Integers only, and in front of the strict region below, so that they inline anywhere. */
+   Conversions of bits to bits, by integers only. They stand in front of the strict region below,
+   so that they can be inlined anywhere. */
 
 AMPI_FN uint32_t ampi_load_u32(const void *base, size_t i) {
     uint32_t u;
@@ -1599,8 +1601,8 @@ AMPI_FN void ampi_store_u16(void *base, size_t i, uint16_t u) {
     memcpy((unsigned char *)base + 2 * i, &u, 2);
 }
 
-/* clang knows this test by its shape, also on integers that were floats a moment ago, and under
-   -Ofast answers that nothing is infinite; so the bits pass through an empty asm statement. */
+/* clang recognizes this test, even on integers that were floats before, and under -Ofast answers
+   that nothing is infinite. The bits therefore pass through an empty asm statement. */
 AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
 #if defined(__clang__) && !defined(__CUDACC__)
     AMPI_HIDE(f32_bits);
@@ -1608,14 +1610,13 @@ AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
     return (f32_bits & AMPI_F32_INF) == AMPI_F32_INF;
 }
 
-/* Bits of fp32 to bits of fp16. */
 AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
     const uint32_t sign = (u >> 16) & 0x8000u;
     const uint32_t a    = u & 0x7fffffffu;
     if (a > AMPI_F32_INF) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
     if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and more round to inf */
     if (a >= 0x38800000u) {                                  /* 2^-14 and more: normal      */
-        /* Drop 13 bits to nearest even; a carry moves into the exponent, as it should. */
+        /* Round 13 bits off, to nearest even. A carry into the exponent is correct. */
         const uint32_t even = (a >> 13) & 1u;
         return (uint16_t)(sign | ((a + 0xfffu + even - (112u << 23)) >> 13));
     }
@@ -1631,7 +1632,6 @@ AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
     return (uint16_t)sign;
 }
 
-/* Bits of fp16 to bits of fp32. */
 AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
     const uint32_t sign     = (uint32_t)(h & 0x8000u) << 16;
     uint32_t       exponent = (uint32_t)(h >> 10) & 0x1fu;
@@ -1648,13 +1648,11 @@ AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
     return sign | ((exponent + 112u) << 23) | (fraction << 13);
 }
 
-/* Bits of fp32 to bits of bf16. */
 AMPI_FN uint16_t ampi_bf16_from_f32(uint32_t u) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) return (uint16_t)((u >> 16) | 0x40u);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* Bits of bf16 to bits of fp32. */
 AMPI_FN uint32_t ampi_f32_from_bf16(uint16_t h) { return (uint32_t)h << 16; }
 
 /* Element i of an array of any type, as bits of fp32, and back. */
@@ -1672,16 +1670,16 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 
 /* --------------------------------------------------------------- >>core  arithmetic
    Each operation rounds once, on its own, on every machine: no contraction to FMA, no reciprocal
-   or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma.
-   clang's backend does not under -Ofast, so there every result passes through an empty asm
-   statement. On the device it is PTX, which stays IEEE under --use_fast_math, where intrinsics
-   and casts do not (they flush subnormals); its fma is a product or a sum alone. */
+   or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma. clang's
+   backend does not under -Ofast; there every result passes through an empty asm statement. Device
+   code is inline PTX, which stays IEEE under --use_fast_math; intrinsics and casts do not (they
+   flush subnormals). Where it has an fma, that computes a product or a sum alone. */
 
 #if defined(__CUDA_ARCH__)
 #define AMPI_STRICT_BEGIN
 #define AMPI_STRICT_END
 #elif defined(__CUDACC__) && defined(__GNUC__) && !defined(__clang__)
-/* nvcc hands the pragma on to gcc, but warns. */
+/* nvcc passes the pragma on to gcc, but warns. */
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("nv_diagnostic push") _Pragma("nv_diag_suppress 1675")                            \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")      \
@@ -1704,7 +1702,7 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END   _Pragma("GCC pop_options")
 #elif defined(_MSC_VER)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
-#if _MSC_VER < 1930 || defined(_M_FP_CONTRACT) /* as it is without a pragma */
+#if _MSC_VER < 1930 || defined(_M_FP_CONTRACT) /* the default without a pragma */
 #define AMPI_STRICT_END __pragma(float_control(pop)) __pragma(fp_contract(on))
 #else
 #define AMPI_STRICT_END __pragma(float_control(pop))
@@ -1714,8 +1712,8 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END
 #endif
 
-/* Set-up, files, reports and what runs once a step or product: small code takes a compiler a tenth
-   less time. */
+/* For set-up, files, reports and what runs once per step or product: where this code is optimized
+   for size, compilers take a tenth less time. */
 #if AMPI_OPTIMIZES && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_COLD_BEGIN                                                                        \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os,no-fast-math,fp-contract=off\")")
@@ -1749,7 +1747,7 @@ AMPI_STRICT_BEGIN
         return r;                                                                              \
     }
 
-/* An instruction: its parameters in parentheses, its text, where its result goes, its operands. */
+/* A function of one instruction: parameters, text, constraint of the result, operands. */
 #define AMPI_INSTRUCTION(FN, V, name, parameters, text, out, ...)                              \
     FN V name parameters {                                                                     \
         V r;                                                                                   \
@@ -1788,11 +1786,11 @@ AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "sqrtsd {%1, %0|%0, %
 AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "fsqrt %s0, %s1", "=w", "w"(a))
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "fsqrt %d0, %d1", "=w", "w"(a))
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__i386__)
-/* x87: its stack's top */
+/* x87: the top of its stack */
 AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "fsqrt", "=t", "0"(a))
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "fsqrt", "=t", "0"(a))
 #else
-#include <math.h> /* sqrt, sqrtf: only where neither instruction above is known */
+#include <math.h> /* sqrt, sqrtf: only where no instruction above is known */
 AMPI_FN float  ampi_sqrt(float a) { return sqrtf(a); }
 AMPI_FN double ampi_sqrt64(double a) { return sqrt(a); }
 #endif
@@ -1804,7 +1802,7 @@ AMPI_FN float ampi_f32_from_bits(uint32_t u) {
     return x;
 }
 
-/* Here, for gcc inlines no function of floats across the border of the strict region. */
+/* They stand here because gcc inlines no function of floats into the strict region. */
 AMPI_FN float ampi_load_f32(const void *base, size_t i) {
     float x;
     memcpy(&x, (const unsigned char *)base + 4 * i, 4);
@@ -1815,7 +1813,7 @@ AMPI_FN void ampi_store_f32(void *base, size_t i, float x) {
     memcpy((unsigned char *)base + 4 * i, &x, 4);
 }
 
-/* The bits are pinned, so that nobody concludes from "no infinities" what they cannot be. */
+/* The bits are hidden, or compilers conclude from "no infinities" what they cannot be. */
 AMPI_FN uint32_t ampi_bits_of_f32(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -1835,21 +1833,21 @@ AMPI_FN int ampi_nonfinite_at(const double *x) {
 
 AMPI_HOST int ampi_is_zero(const float *x) {
     uint32_t u = ampi_load_u32(x, 0);
-    AMPI_HIDE(u); /* or clang compares floats, and where subnormals count as 0 they would be it */
+    AMPI_HIDE(u); /* else clang compares floats, and a subnormal may equal 0 */
     return (u & 0x7fffffffu) == 0u;
 }
 
 /* ------------------------------------------------------------------- >>core  scaler */
 
-/* What a preset means. One value per question, packed into amp_scaler.rules. */
+/* What a preset means, packed into amp_scaler.rules: one value per question. */
 enum {
     /* when does a run of good steps make the scale grow? */
     AMPI_GROW_NEVER = 0,
     AMPI_GROW_EQUAL,  /* the tracker, counting this step, equals the interval           */
-    AMPI_GROW_REACH,  /* the same with >=: an interval lowered below it grows at once   */
-    AMPI_GROW_WRAP,   /* equals; the tracker counts modulo the interval                 */
-    AMPI_GROW_MODULO, /* good steps since the last overflow are a multiple              */
-    AMPI_GROW_LATE,   /* the same, one step later                                       */
+    AMPI_GROW_REACH,  /* as EQUAL, but >=: an interval lowered below it grows at once   */
+    AMPI_GROW_WRAP,   /* as EQUAL; the tracker counts modulo the interval               */
+    AMPI_GROW_MODULO, /* good steps since the last overflow are a multiple of it        */
+    AMPI_GROW_LATE,   /* as MODULO, one step later                                      */
     AMPI_GROW_BEFORE, /* the tracker, before counting this step, equals the interval    */
     AMPI_GROW_MASK = 7,
     /* when is hysteresis refilled? neither: the preset has none */
@@ -1864,20 +1862,20 @@ enum {
     /* the unscaled product is checked too, and the scale stays where 1/scale is normal */
     AMPI_SAFE = 1 << 8,
     AMPI_DISABLED = 1 << 9,
-    /* a backoff that would not end above min_scale is left out */
+    /* a backoff that would end at min_scale or below is left out */
     AMPI_ABOVE = 1 << 10,
-    /* only one that begins at min_scale or below is; it may end there */
+    /* a backoff that begins at min_scale or below is left out; any other may end there */
     AMPI_PAST = 1 << 11
 };
 
-/* 1 / scale, rounded once from double, as torch computes it; inf for 0 without dividing by it. */
+/* 1 / scale, rounded once from double, as torch computes it; inf for 0, without a division. */
 AMPI_FN float ampi_inv_scale(float scale) {
     if ((ampi_bits_of_f32(scale) & 0x7fffffffu) == 0u) return ampi_f32_from_bits(AMPI_F32_INF);
     return ampi_single(ampi_div64(1.0, ampi_double(scale)));
 }
 
-/* A scaled gradient to an unscaled one. What is not finite passes through, so that its bits do
-   not depend on whose multiplier saw them. */
+/* Unscale one gradient. Inf and NaN pass through, so that their bits do not depend on the
+   processor that multiplies. */
 AMPI_FN float ampi_unscale(uint32_t grad_bits, float factor) {
     const float g = ampi_f32_from_bits(grad_bits);
 #if defined(__CUDA_ARCH__)
@@ -1896,13 +1894,13 @@ AMPI_FN int ampi_product_overflows(const amp_scaler *s, uint32_t max_bits, float
     return ampi_nonfinite(ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(max_bits), inv_scale)));
 }
 
-/* Record that one more gradient, or all of an optimizer's, were checked. */
+/* Record that one more gradient, or all of an optimizer's, was checked. */
 AMPI_FN void ampi_scaler_record(amp_scaler *s, uint32_t found_inf) {
     if (found_inf) s->found_inf |= found_inf; /* never undo what another stream has found */
     if (s->checked != UINT32_MAX) s->checked++;
 }
 
-/* Does this good step complete a run? Moves the tracker. */
+/* Count a good step. Does it complete a run, after which the scale grows? */
 AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     const uint32_t test     = s->rules & AMPI_GROW_MASK;
     const int      interval = s->growth_interval;
@@ -1926,7 +1924,7 @@ AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     return grow;
 }
 
-/* Where a backoff leads. */
+/* The scale after a backoff. */
 AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
     const double min_scale = ampi_double(s->min_scale);
     const double next      = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
@@ -1936,7 +1934,7 @@ AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
     return next < min_scale ? min_scale : next;
 }
 
-/* The state machine of all presets: where the scale goes. */
+/* The state machine of all presets: compute the next scale. */
 AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
     const double max_scale = ampi_double(s->max_scale);
@@ -1974,7 +1972,7 @@ AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     s->scale      = ampi_single((s->rules & AMPI_DELAY) ? live : next);
 }
 
-/* One update, of which a disabled scaler makes nothing but its count. */
+/* One update. A disabled scaler only counts it. */
 AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     if (s->found_inf != 0u) s->skipped++, s->skipped_in_a_row++;
     else s->good++, s->skipped_in_a_row = 0u;
@@ -1983,7 +1981,7 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     s->checked   = 0u;
 }
 
-/* Do n floats at dst share memory with src, and are they not src itself? */
+/* Do n floats at dst overlap src? (dst may be src itself.) */
 AMPI_HOST int ampi_unscale_meets(const void *dst, const void *src, amp_dtype type, size_t n) {
     const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
     if (!dst || dst == src) return 0;
@@ -1992,57 +1990,57 @@ AMPI_HOST int ampi_unscale_meets(const void *dst, const void *src, amp_dtype typ
 
 /* ---------------------------------------------------------------- >>core  optimizer */
 
-/* Norms are summed in one order everywhere. A tensor is cut into chunks; in a chunk, element i
-   goes to lane i mod AMPI_LANES, in order; lanes are added in pairs (l, l + 128), (l, l + 64)
-   ...; the chunks' sums, in double, are added by the same rule. */
+/* Norms are summed in one order everywhere. A tensor is cut into chunks. In a chunk, element i
+   goes to lane i mod AMPI_LANES, in order. Lanes are added in pairs (l, l + 128), (l, l + 64),
+   ... The sums of chunks, in double, are added by the same rule. */
 enum { AMPI_CHUNK = 16384, AMPI_LANES = 256 };
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_lanes, AMPI_CHUNK % AMPI_LANES == 0);
 AMPI_FN uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
 
-/* If the sum of a chunk is infinite though its elements are finite, or tiny though they are not
-   all zero, it is summed again with elements times 2^-96 or 2^96, and counts times 2^192 or
-   2^-192: no square of a float overflows then, and none that matters is lost. */
+/* The sum of a chunk may be infinite though its elements are finite, or tiny though not all are
+   0. Then elements times 2^-96 or 2^96 are summed again, and the sum is multiplied by 2^192 or
+   2^-192. No square of a float overflows there, and none that matters is lost. */
 #define AMPI_TINY    7.888609052210118e-31f /* 2^-100 */
 #define AMPI_DOWN    1.262177448353619e-29f /* 2^-96  */
 #define AMPI_UP      7.922816251426434e+28f /* 2^96   */
 #define AMPI_DOWN_64 1.5930919111324523e-58 /* 2^-192 */
 #define AMPI_UP_64   6.277101735386681e+57  /* 2^192  */
 
-/* Statistics while many threads collect them, by integer atomics. All zero between checks. */
+/* Statistics that many threads collect by integer atomics. All are zero between checks. */
 typedef struct ampi_tally {
     unsigned long long nonfinite, nan, zeros;
     unsigned long long late; /* n - index of the first element that is not finite: 0, or the most */
     uint32_t           max;  /* bits of the largest finite magnitude */
 } ampi_tally;
 
-/* A gradient of few rows, in backend memory: where it comes from, and room to sort it by rows
-   (LSD radix sort, AMPI_DIGITS at a time, from one pair of keys and places to the other) and to
-   add up what belongs to one row, into the slot's grad: each AMPI_SEGMENT entries of it in
-   order, and then these sums in order, so that many blocks can share a row. What belongs to
-   sorted entry i is at i / AMPI_SEGMENT in begins, spare and done: a row's second segment begins
-   that far behind it. */
+/* A gradient of few rows, in backend memory, with room to sort its entries by row and to add up
+   the entries of each row into the slot's grad. The sort is an LSD radix sort with AMPI_DIGITS
+   values a digit, from one pair of keys and places to the other. Each AMPI_SEGMENT entries of a
+   row are added in order, then these sums in order, so that many blocks can share a row. Only
+   rows of more than one segment use spare and done, at index i / AMPI_SEGMENT, where i is the
+   sorted entry with which the segment or the row begins; so no two meet there. */
 enum {
     AMPI_DIGITS  = 256,
     AMPI_TILE    = 2048, /* entries that a block of a GPU sorts */
     AMPI_SEGMENT = 64
 };
-enum { AMPI_BAD_ROW = 2 }; /* in control->maxima[0]: a row that is not there: skip always */
+enum { AMPI_BAD_ROW = 2 }; /* in control->maxima[0]: a row outside the tensor: skip always */
 typedef struct ampi_sparse {
     const uint32_t *rows;
     uint32_t       *num_rows;
     uint32_t        slot, most, length, table; /* max_rows; elements in a row; rows in the tensor */
     uint32_t        first_tile, num_tiles;
     uint32_t       *keys[2], *places[2];
-    uint32_t       *counts[2];       /* of digits, for each tile: of this pass, of the next      */
-    uint32_t       *unique, *begins; /* rows ascending; how many begin in front of a segment     */
+    uint32_t       *counts[2];       /* of digits in each tile: this pass, the next              */
+    uint32_t       *unique, *begins; /* rows ascending; how many begin before a segment          */
     float          *spare;           /* sums of segments, each row's first one left out          */
-    uint32_t       *done, arrived;   /* a row's segments that are summed; tiles that are sorted  */
+    uint32_t       *done, arrived;   /* a row's summed segments; sorted tiles                    */
     uint32_t        given, touched;  /* of this step: entries, different rows                    */
     uint32_t        early;           /* most + 1 - the first bad place: 0, or the most           */
 } ampi_sparse;
 
-/* What a step that is sampled counts in one tensor, by additions of integers, so that it does
-   not matter who counts what; and what is remembered of its overflows. In backend memory. */
+/* What a sampled step counts in one tensor, and what is remembered of its overflows, in backend
+   memory. Counts are integers, so the order in which threads add them does not matter. */
 enum ampi_count {
     AMPI_F16_ZERO, AMPI_F16_SMALL, AMPI_BF16_ZERO, AMPI_BF16_SMALL,
     AMPI_UPDATES, AMPI_LOST, AMPI_ROUNDED,
@@ -2053,18 +2051,18 @@ enum ampi_count {
 typedef struct ampi_histogram { unsigned long long count[AMPI_COUNTS]; } ampi_histogram;
 typedef struct ampi_overflows { uint64_t overflows, nans, first, last; } ampi_overflows;
 
-/* A run's record, in backend memory. There are two histograms of each tensor: the one that which
-   tells is that of the last sample; the other is zero until the next. */
+/* A run's record, in backend memory. Each tensor has two histograms: number `which` is of the
+   last sample, the other is zero until the next. */
 enum { AMPI_RUNNING = 128, AMPI_SPIKES_IN_A_ROW = 5 };
 typedef struct ampi_running {
     uint64_t skips[3]; /* by amp_skip, from AMP_SKIP_OVERFLOW on */
-    uint64_t norms; /* that mean and variance are made of */
+    uint64_t norms; /* in mean and variance */
     double   mean, variance;
-    uint32_t row;   /* of spikes */
+    uint32_t row;   /* spikes in a row */
 } ampi_running;
 typedef struct ampi_record {
     uint32_t      which;
-    uint32_t      bad;     /* tensors less the first that this check found; 0: none */
+    uint32_t      bad;     /* number of tensors minus the first that is not finite; 0: none */
     uint64_t      sampled; /* iteration of the last sample */
     ampi_running  running;
     amp_iteration history[AMP_HISTORY]; /* iteration t at t modulo AMP_HISTORY */
@@ -2072,17 +2070,17 @@ typedef struct ampi_record {
 
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
 #ifdef AMP_NO_STORAGE
-enum { AMPI_STORAGE = 0 }; /* all arrays are of fp32: what reads and writes others is left out */
+enum { AMPI_STORAGE = 0 }; /* all arrays are fp32: code for other formats is left out */
 #define ampi_cpu_split NULL
 #else
 enum { AMPI_STORAGE = 1 };
 #endif
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP == 0);
 
-/* A moment, or of a master what is stored beside the model: size is bytes of an element. */
+/* A moment, or what is stored of a master beside the model. size: bytes of an element. */
 typedef struct ampi_stored {
     void    *data;         /* NULL: there is none                            */
-    uint8_t *scale;        /* of a format with groups: the exponents of each */
+    uint8_t *scale;        /* in a format with groups: their exponents       */
     amp_format format;
     uint32_t   size;
 } ampi_stored;
@@ -2094,18 +2092,18 @@ AMPI_FN int ampi_is_coded(const ampi_stored *s) {
 
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
-    uint64_t  n;           /* elements; in the backend's table: of few rows, those there are     */
-    uint64_t  first_chunk; /* its chunks are numbered from here, own slots' behind all others */
-    uint64_t  first_sum;   /* and here where those of all ranks are     */
-    uint64_t  first;       /* of a tensor in shards: where these n begin */
-    ampi_stored master;    /* or what model is without of it            */
+    uint64_t  n;           /* elements; if sparse, in the backend's table: of this step's rows   */
+    uint64_t  first_chunk; /* number of its first chunk; own slots' chunks come last */
+    uint64_t  first_sum;   /* the same among the chunks of all ranks    */
+    uint64_t  first;       /* where these n begin, if the tensor is in shards */
+    ampi_stored master;    /* or what the model lacks of it             */
     ampi_stored moment[2]; /* first or momentum; second                 */
-    float    *weight;      /* where master is not of fp32: what rebind has brought for a refresh */
-    void     *grad;        /* NULL: frozen, or none for now             */
-    float    *unscaled;    /* where those for your optimizer go; NULL: it is fused */
+    float    *weight;      /* if master is not fp32: what rebind has brought for a refresh */
+    void     *grad;        /* NULL: frozen, or none at present          */
+    float    *unscaled;    /* gradients for your optimizer; NULL: the step is fused */
     void     *model;       /* NULL: the master is the model             */
     ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
-    void     *values;      /* if it is not, as it comes; grad are sums  */
+    void     *values;      /* else: the gradient as it comes; grad has its sums */
     amp_dtype values_type, grad_type, model_type;
     uint32_t  in_place;    /* unscaled is grad                          */
     float     lr_scale, weight_decay;
@@ -2113,12 +2111,12 @@ typedef struct ampi_slot {
     amp_grad_stats stats;
     ampi_tally tally;
     uint32_t   arrived;    /* chunks whose tally has been collected     */
-    uint32_t   own;        /* of a fused kind: not updated, published   */
+    uint32_t   own;        /* in a fused step: only published, not updated */
 } ampi_slot;
 
-/* Optimizers: AMP_KIND_ and its formula; moments, and how many of them where momentum is 0;
-   default beta2. (Formulas: >>core formulas.) Then those with a first moment in any case, and
-   those with a second, which is corrected for its bias. */
+/* Optimizers: suffix of AMP_KIND_, formula (>>core formulas), number of moments, the same if
+   momentum is 0, default beta2. AMPI_FIRST are the kinds that always have a first moment,
+   AMPI_SECOND those with a second one, whose moments are corrected for their bias. */
 #define AMPI_OPTIMIZERS(X)      \
     X(ADAMW, adamw, 2, 2, 0.999) \
     X(SGD, sgd, 1, 0, 0.999)     \
@@ -2129,16 +2127,16 @@ typedef struct ampi_slot {
 enum { AMPI_FIRST = 0 AMPI_OPTIMIZERS(AMPI_HAS_FIRST) };
 enum { AMPI_SECOND = 0 AMPI_OPTIMIZERS(AMPI_HAS_SECOND) };
 
-/* The constants of a step. rest: 1 - beta, rounded from double. */
+/* The constants of a step. beta1_rest is 1 - beta1, rounded from double. */
 typedef struct ampi_rates {
     float    eps, momentum, max_norm, lr;
     float    bias1, bias2;     /* 1 / (1 - beta^step)                                        */
     float    beta1, beta1_rest, beta2, beta2_rest;
-    float    weight_decay;     /* of a tensor, as lr is then                                 */
+    float    weight_decay;     /* of one tensor; lr is then, too                             */
     uint32_t nesterov;
 } ampi_rates;
 
-/* What changes from step to step, and the numbers that kernels need, in backend memory. */
+/* What changes from step to step, and numbers that kernels need, in backend memory. */
 typedef struct ampi_control {
     amp_gate   gate;
     double     norm;
@@ -2150,110 +2148,110 @@ typedef struct ampi_control {
     double     beta1, beta2;
     ampi_rates rates;
     uint64_t   missed_updates, skipped_in_a_row;
-    double     norm2;                    /* what a check finds: sum of squares;    */
+    double     norm2;                    /* what a check finds: sum of squares     */
     uint32_t   maxima[2];                /* overflow, bits of the largest finite   */
     uint32_t   arrived;                  /* blocks of a check that are done        */
-    uint32_t   seen[2];                  /* what they gather for these; 0 between  */
+    uint32_t   seen[2];                  /* what they collect for maxima; else 0   */
     uint64_t   seen_updates;             /* of a shared scaler, plus one; 0: never */
     amp_scaler scaler;                   /* unless shared                          */
-    amp_scaler next;                     /* what the step makes of it, if moves is */
-    uint32_t   moves;                    /* set: it waits here to be published     */
+    amp_scaler next;                     /* after this step, if moves is set       */
+    uint32_t   moves;                    /* next waits to be published             */
     uint64_t   seed;                     /* of stochastic rounding                 */
 } ampi_control;
 
-/* Does no step move the weights any more? A scale at its floor does not tell where none moves;
-   and from 2^32 down to 1, with a hysteresis of 2, it takes 33 overflows. */
+/* Are all steps skipped? stuck does not tell, if the scale never changes. With a hysteresis of 2,
+   a scale needs 33 overflows to fall from 2^32 to 1. */
 enum { AMPI_STUCK = 40 };
 AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
     return s->stuck != 0u || c->skipped_in_a_row >= AMPI_STUCK;
 }
 
-/* Where ranks meet, between check and decide, and over what, beside maxima. */
+/* What ranks reduce between check and decide, besides maxima. */
 typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
-enum { AMPI_WORDS = 5 }; /* that rank 0 tells the others in a save */
+enum { AMPI_WORDS = 5 }; /* that rank 0 sends to the others in a save */
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
-    ampi_slot    *slots;    /* backend memory; what a step counts is right here alone */
+    ampi_slot    *slots;    /* backend memory; only here, what a step counts is up to date */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
     double       *sums;     /* backend memory: sum of squares of each chunk of all ranks; 0
-                               without gradient, and after a check those of other ranks          */
+                               without gradient, and, after a check, of those of other ranks */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_sparse  *sparse;      /* backend memory */
-    ampi_slot    *host_slots;  /* the host's copy: addresses and options, right in both */
+    ampi_slot    *host_slots;  /* the host's copy; addresses and options are up to date in both */
     ampi_sparse  *host_sparse;
     struct ampi_range *ranges; /* room for prepare's check: three of each slot */
     size_t        num_sparse;
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
-    int           coded, stochastic; /* is an array of another format than fp32; by random bits */
+    int           coded, stochastic; /* is an array not fp32; rounded stochastically            */
     int           owns;              /* 0; or 1 + the first slot that is own                    */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks, num_sums;
     amp_kind      kind;
     int           zero_grad, shared;
-    ampi_meeting  meets;          /* in the middle of a check                                  */
-    uint32_t      split;          /* blocks share a chunk, 2^split of them: 2; few chunks: 4;
-                                     most short: 0                                             */
-    int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
-    int           asked;          /* for the loss scale; or nobody needs to                     */
+    ampi_meeting  meets;          /* between check and decide                                  */
+    uint32_t      split;          /* 2^split blocks share a chunk: 2; few chunks: 4; most
+                                     short: 0 */
+    int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
+    int           asked;          /* the loss scale has been read, or need not be               */
     float         lr;
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
-    uint64_t      version;        /* of the masters: counts what may have changed them         */
+    uint64_t      version;        /* of the masters: counts possible changes                   */
     ampi_record  *record;         /* backend memory; NULL: no report                            */
     ampi_histogram *histograms;   /* two for each slot, if anything is sampled                  */
     amp_report_desc watch;
-    struct ampi_seen *seen;       /* what was read of them: >>impl report; NULL: no report      */
+    struct ampi_seen *seen;       /* what the host has read: >>impl report; NULL: no report     */
 };
 
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
-typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on a skip too      */
-    AMPI_JOB_DECIDE,    /* what check_fn left, where ranks have met since [all of it]            */
-    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]; of
-                           slots that are own as PUBLISH                                        */
+typedef enum ampi_job { /* what update_fn does; in brackets, what it does on a skip, too         */
+    AMPI_JOB_DECIDE,    /* decide, where ranks meet after check_fn [all of it]                   */
+    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]; own
+                           slots as in PUBLISH */
     AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients for your optimizer            */
     AMPI_JOB_PUBLISH,   /* model copies [zero_grad, next scale]                                  */
-    AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [the same]       */
+    AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [all of it]      */
 } ampi_job;
 
-/* What differs between machines. Functions may run behind the caller's back (on a stream) and in
-   order; copy_fn to the host waits for all of them. No two are of one type: of a table of them in
-   another order C++ makes an error, and C compilers warn. */
+/* What differs between machines. Functions may only queue their work (on a stream), in order;
+   copy_fn to the host waits for all of it. No two have the same type: if a table has them in
+   another order, it is an error in C++, and a warning in C. */
 struct ampi_functions {
-    /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator serves */
+    /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator is used */
     amp_result (*alloc_fn)(const amp_backend *self, size_t num_bytes, void **memory);
     void       (*free_fn)(const amp_backend *self, void *memory);
-    /* to the backend: src has been read when it returns */
+    /* AMPI_TO_BACKEND: src has been read when it returns */
     amp_result (*copy_fn)(const amp_backend *self, void *dst, const void *src, size_t num_bytes,
                           ampi_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
-    /* fp32, or if src is NULL the models there are, to models, and what a master not of fp32 is
-       beside them, unless its data is NULL */
+    /* from src, in fp32, or from model if src is NULL: write model, and what master stores beside
+       it unless its data is NULL */
     amp_result (*split_fn)(const amp_backend *self, void *model, amp_dtype model_type,
                            const ampi_stored *master, const void *src, size_t n);
-    /* a matrix whose rows lie apart; NULL: row by row */
+    /* a matrix with leading dimensions; NULL: row by row */
     amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                                size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
                                size_t rows, size_t cols);
-    /* which capture is under way, 0 if none is; NULL: there are none */
+    /* the number of the capture under way, or 0; NULL: there are no captures */
     uint64_t   (*capture_fn)(const amp_backend *self);
     /* new addresses (ampi_bind) for slots [first, first + count); does not wait */
     amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
                           size_t count, float *const *weights, void *const *grads);
     /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    /* sums += the sum of count gradients, stride elements apart, in fp32, which is that of the
-       first half plus that of the second, and both likewise, down to run of them, one after the
-       other; run may be 0 where count is 1 */
+    /* sums += the sum of count gradients, stride elements apart, in fp32, as a binary tree: the
+       sum of the first half plus that of the second, and so on, down to run gradients, which are
+       added in order; run may be 0 if count is 1 */
     amp_result (*add_fn)(const amp_backend *self, float *sums, const void *grads, size_t stride,
                          size_t count, size_t run, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
 };
 
-/* New addresses for a tensor; NULL is none. */
+/* Gives a tensor new addresses; NULL keeps the old one. */
 AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (weight && !ampi_is_coded(&slot->master)) slot->master.data = weight;
     else if (weight) slot->weight = weight;
@@ -2264,8 +2262,7 @@ AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (slot->in_place) slot->unscaled = (float *)grad;
 }
 
-/* Entry i of a gradient of few rows: its row, or where that is not in the tensor the last one
-   (the step will be skipped). */
+/* The row of entry i, or the last one if it is outside the tensor (the step will be skipped). */
 AMPI_FN uint32_t ampi_row(const ampi_sparse *s, uint32_t i) {
     return s->rows[i] < s->table ? s->rows[i] : s->table - 1;
 }
@@ -2280,7 +2277,7 @@ AMPI_FN uint32_t ampi_given(const ampi_slot *slot, const ampi_sparse *s) {
     return n < s->most ? n : s->most;
 }
 
-/* Before the sums are checked: what the statistics are if there are none, and where it is bad. */
+/* Statistics before the sums are checked: no counts yet, and the first bad row. */
 AMPI_FN void ampi_begin_sums(ampi_slot *slot, const ampi_sparse *s) {
     slot->n                     = (uint64_t)s->touched * s->length;
     slot->stats.nonfinite       = slot->stats.nan = slot->stats.zeros = 0;
@@ -2289,8 +2286,8 @@ AMPI_FN void ampi_begin_sums(ampi_slot *slot, const ampi_sparse *s) {
     slot->stats.bad_row         = s->early ? s->most + 2u - s->early : 0u;
 }
 
-/* What the user has written into a scaler of the optimizer's own counts as an overflow of this
-   rank. (A shared one's found_inf may be that of another optimizer.) */
+/* A found_inf that the user has written into the optimizer's own scaler counts as an overflow of
+   this rank. (In a shared scaler it may be another optimizer's.) */
 AMPI_FN uint32_t ampi_found_by_user(const amp_plan *plan) {
     return !plan->shared && plan->scaler->found_inf != 0u;
 }
@@ -2305,7 +2302,7 @@ AMPI_FN double ampi_power(double beta, uint64_t n) {
     return r;
 }
 
-/* The numbers of a step that is taken. */
+/* The numbers of a taken step. */
 AMPI_FN float ampi_bias(double beta, uint64_t step) {
     return ampi_single(ampi_div64(1.0, ampi_sub64(1.0, ampi_power(beta, step))));
 }
@@ -2321,14 +2318,13 @@ AMPI_FN void ampi_numbers(ampi_control *c, amp_kind kind) {
     r->beta2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
 }
 
-/* >>core report: the end of a decision, of which it makes the history; may skip a spike. */
+/* Writes the decision into the history; may skip the step for a spike (>>core report). */
 AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad);
 
-/* Decide, after the check and the ranks' agreement: from the sum of squares, the largest finite
-   magnitude and whether anything was not finite (norm2, maxima) to the gate, the numbers of this
-   step, and the next scale, which waits to be published. The clip factor is torch's, max_norm /
-   (norm + 1e-6) if below 1. A factor that vanishes counts as an overflow, since it would step
-   with zero gradients. */
+/* Decide, after the check and the ranks' agreement. What the check found (norm2, maxima)
+   determines the gate, the numbers of this step, and the next scale, which waits to be published.
+   The clip factor is torch's: max_norm / (norm + 1e-6) if that is below 1. A factor of 0 counts
+   as an overflow, because the step would have zero gradients. */
 AMPI_FN void ampi_decide(const amp_plan *plan) {
     ampi_control  *c        = plan->control;
     amp_scaler    *s        = plan->scaler;
@@ -2361,7 +2357,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
         c->next.found_inf = skips;
         s->found_inf      = 0u; /* what is written from here on is for the next step */
         ampi_scaler_transition(&c->next);
-    } else if (!disabled) { /* the update is its owner's, and had better not be forgotten */
+    } else if (!disabled) { /* its owner updates it; count steps where that was forgotten */
         const uint64_t updates = s->good + s->skipped + 1;
         c->missed_updates += c->seen_updates == updates;
         c->seen_updates = updates;
@@ -2379,12 +2375,12 @@ AMPI_FN void ampi_publish(const amp_plan *plan) {
     c->moves          = 0u;
 }
 
-/* What brings an unscaled gradient back into a buffer that carries momentum. */
+/* AMPI_JOB_CARRY's factor: from an unscaled gradient to a scaled one with momentum. */
 AMPI_FN float ampi_carry_factor(const amp_plan *plan) {
     return ampi_mul(plan->carry, plan->scaler->scale);
 }
 
-/* The constants of a tensor. */
+/* A step's constants for one tensor. */
 AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     ampi_rates r   = c->rates;
     r.lr           = ampi_mul(r.lr, slot->lr_scale);
@@ -2395,10 +2391,10 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
 
 /* ------------------------------------------------------------------ >>core  report */
 
-/* The number of the step that is under way, until it has been decided; then, of the last. */
+/* How many steps have been decided, taken or skipped. */
 AMPI_FN uint64_t ampi_iterations(const ampi_control *c) { return c->gate.step + c->skipped; }
 
-/* Is the step sampled that a check begins? And the one whose check is over? */
+/* Before the decision: is this step sampled? After it: was it? */
 AMPI_FN int ampi_samples(const amp_plan *plan) {
     return plan->histograms && ampi_iterations(plan->control) % (uint64_t)plan->watch.every == 0;
 }
@@ -2412,14 +2408,14 @@ AMPI_FN int ampi_counts_updates(const ampi_slot *slot) {
            !ampi_is_coded(&slot->moment[0]);
 }
 
-/* Slot i's histogram: where this step's check counts, which is the last sample's when the check
-   is over; and the one that becomes zero then. */
+/* Slot i's histogram. The check counts into number ~which; the decision makes that the last
+   sample (which), and the other one becomes zero. */
 AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, size_t i) {
     return plan->histograms + (size_t)(which & 1u) * plan->num_slots + i;
 }
 
-/* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less
-   than the least normal number by half a step or less becomes that. Bits of magnitudes in
+/* A cast rounds to nearest even. Half the least subnormal becomes 0; a magnitude that is less
+   than the least normal number by at most half a step becomes that number. All are bits of
    fp32. */
 #define AMPI_F16_ZERO_TO      0x33000000u /* 2^-25           */
 #define AMPI_F16_NORMAL_FROM  0x387fe000u /* 2^-14 - 2^-25   */
@@ -2428,20 +2424,20 @@ AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, 
 
 AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
 
-/* A tensor's gradient was not finite, or of rows that are not in it. */
+/* Counts a gradient that is not finite, or that has rows outside its tensor. */
 AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     ampi_overflows *m      = &plan->slots[i].overflows;
     const uint64_t  number = ampi_iterations(plan->control) + 1;
     if (!m->overflows) m->first = number;
-    m->overflows += m->last != number; /* a wrong row, and a sum that is not finite, are one */
+    m->overflows += m->last != number; /* a bad row and a sum that is not finite count once */
     m->last = number;
     m->nans += nan != 0;
 }
 
-/* Is this norm one to skip? If not, it joins the running mean and variance. They average the first
-   128 norms that were no spikes, then decay with weight 1/128. Before 128 norms, and while the
-   variance is 0, spike_z finds none. A norm that is not finite (of a scale that sank to 0) is
-   skipped if spikes are; it joins no statistics and is none of the spikes in a row. */
+/* Is this norm a spike, to be skipped? If not, it joins the running mean and variance. They
+   average the first 128 norms that were no spikes, then decay with weight 1/128. Before 128
+   norms, and while the variance is 0, spike_z finds none. A norm that is not finite (its scale
+   sank to 0) is skipped if spikes are, joins no statistics and is none of the spikes in a row. */
 AMPI_FN int ampi_spike(const amp_plan *plan) {
     ampi_running *r     = &plan->record->running;
     const double  norm  = plan->control->norm;
@@ -2449,7 +2445,7 @@ AMPI_FN int ampi_spike(const amp_plan *plan) {
     int           spike = limit > 0.0 && norm > limit;
     double        n, before;
     if (ampi_nonfinite_at(&plan->control->norm))
-        return limit > 0.0 || z > 0.0; /* from a scale of 0 */
+        return limit > 0.0 || z > 0.0;
     if (z > 0.0 && r->norms == AMPI_RUNNING && r->variance > 0.0 &&
         ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
         spike = 1;
@@ -2488,36 +2484,35 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
     r->sampled = number;
 }
 /* ----------------------------------------------------------------- >>core  storage
-   Formats, and random bits (codecs: >>core formulas). By AdamW, with a model and gradients of 16
+   Formats, and random bits (codecs: >>core formulas). With AdamW and models and gradients of 16
    bits, a step reads and writes 30 bytes an element in fp32, 28 in split, 24 in sr, 8 less with
    moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
 
-   24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
-   2^-32. A change of a weight by less than half of the last bit is lost.
-   SR has no master. A weight is rounded stochastically, up or down with a probability in
-   proportion to the distance, so that small changes are there on average (also among fp16's
-   subnormals, to 2^-37). It costs noise: half of the last bit of a weight. Moments of BF16 are
-   rounded so, too.
+   24BIT rounds masters to nearest even: beside bf16 to 16 of fp32's 24 bits, beside fp16 to 19,
+   and to multiples of 2^-32. A change of a weight by less than half of the last bit is lost.
+   SR has no master. A weight is rounded up or down with a probability in proportion to the
+   distance, so that small changes survive on average (also among fp16's subnormals, to 2^-37).
+   The price is noise of half the last bit of a weight. Moments of BF16 are rounded the same way.
    Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
-   (amp_gate.step), and of nothing else: 16 for each number that is rounded. These are all bits
-   that are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off.
-   In SR inf and NaN stay, and no finite value becomes one: weights stop at the largest of the
-   16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
-   two.)
+   (amp_gate.step), and of nothing else. A rounded number takes 16, as many as bf16 cuts off from
+   fp32; fp16 cuts off 13, so that the last 3 do not count.
+   In SR inf and NaN stay, and no finite value becomes inf: weights stop at the largest number of
+   the 16-bit type. (In 24BIT a model above that is inf, as of an fp32 master; masters stop below
+   the next power of two.)
    8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
-   each a float with 4 bits behind the point. First moments and momentum have a sign and 7 bits,
-   evenly spaced below 2^-7; second moments 8 bits, evenly spaced below 2^-15, and never 0 after
-   a step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as
-   in OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3
-   to 6 % apart and a step changes a moment by far less, so that rounded to nearest it would
-   never change again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would
-   often lose the step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
-   24BIT and SR round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be next to
-   the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015. */
+   each a float with 4 fraction bits. First moments and momentum have a sign and 7 bits, evenly
+   spaced below 2^-7; second moments have 8 bits, evenly spaced below 2^-15, and are never 0 after
+   a step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as in
+   OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3 to 6
+   % apart, and a step changes a moment by far less; rounded to nearest, it would never change
+   again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the
+   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
+   24BIT and SR first round fp16's numbers below 2^-14 to multiples of 2^-37, so that a model may
+   be a neighbour of the nearest: fp32's 0x35abffe8 begins as 0x0016, elsewhere as 0x0015. */
 
-/* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the
-   finalizer of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one
-   key would depend on each other. */
+/* The key of random bits: seed, tensor, step, and the block of 2^24 elements (the finalizer of
+   splitmix64, Steele et al. 2014). In larger blocks, bits of elements a power of two apart would
+   depend on each other. */
 enum { AMPI_KEYED = 1 << 24 };
 AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEYED % (int)AMPI_CHUNK == 0);
 typedef struct ampi_seeds { uint32_t a, b; } ampi_seeds;
@@ -2539,11 +2534,11 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
 }
 
 /* ---------------------------------------------------------------- >>core  formulas
-   Read in plain C, here, and by each tier's second reading (>>impl processors).
-   Functions of vectors, of one number in plain C. They are made of operators, which words and
-   vectors have, and of what a tier defines anew (>>impl vectors): these here, sqrt, get16 and
-   get8 (words from memory), put16 and put8 (their lower bits). Numbers are below 2^31 for above
-   (all ones where a > b), choose (there x, else y), least and most. */
+   Compiled here in plain C, and in each tier's second inclusion (>>impl processors). The
+   functions take vectors, in plain C single numbers. They use operators, which words and vectors
+   have, and what each tier defines anew (>>impl vectors): the functions here, sqrt, get16 and
+   get8 (words from memory), put16 and put8 (their lower bits). above is all ones where a > b;
+   choose is x there, else y. Their operands, and those of least and most, are below 2^31. */
 
 AMPI_FN float    ampi_splat(float x) { return x; }
 AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
@@ -2557,8 +2552,8 @@ AMPI_FN uint32_t ampi_choose(uint32_t a, uint32_t b, uint32_t x, uint32_t y) {
 AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/* A group's largest magnitude below 1.93 has the exponent of this sum (exponent_of), whose lower
-   16 bits may be missing. */
+/* Added to a group's largest magnitude, it raises the exponent from 1.93 times a power of two on
+   (exponent_of). Its lower 16 bits are 0, so those of the magnitude may be missing. */
 enum { AMPI_ROOM_ABOVE = 0x00090000 };
 AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) == 0);
 
@@ -2572,8 +2567,8 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 
 #define AMPI_PASTE(a, b) a##b
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
-#define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* a tier's function of that name */
-#define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* that its loops are made of     */
+#define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* the tier's function of that name */
+#define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* of which its loops consist     */
 #define AMPI_TIER        /* a tier defines this, and what follows, anew */
 #define AMPI_HERE AMPI_FN
 #define AMPI_V    float
@@ -2585,7 +2580,7 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
-/* What was read before is of this version. */
+/* The core that was included before is of this version. */
 AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS),
                    AMPI_VERSION == AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 +
                                        AMP_VERSION_PATCH);
@@ -2600,9 +2595,9 @@ AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTOR
 
 AMPI_IN AMPI_V AMPI_(times)(float c, AMPI_V x) { return AMPI_(mul)(AMPI_(splat)(c), x); }
 
-/* m^ / (sqrt(v^) + eps) + weight_decay * p. A GPU divides 0 in a call, and so it takes the root of
-   0. Where m is 0 and v has no sign, both get 1 more, and -0 elsewhere, which leaves a product as
-   it is: then the divisor is 1 or more, or NaN, and the quotient times m is that of 0. */
+/* m^ / (sqrt(v^) + eps) + weight_decay * p. For a division of 0, or the root of 0, a GPU calls a
+   function. Where m is 0 and v has no sign, 1 is added to both: the divisor is 1 or more, or NaN,
+   and the quotient times m is that of 0. Elsewhere -0 is added, which changes nothing. */
 AMPI_IN AMPI_V AMPI_(direction)(const ampi_rates *r, AMPI_V m, AMPI_V v, AMPI_V p) {
 #if defined(__CUDA_ARCH__) && AMPI_W == 1
     float u;
@@ -2643,8 +2638,8 @@ AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMP
     *p = AMPI_(sub)(*p, AMPI_(times)(r->lr, g));
 }
 
-/* Lion: m is all its state, and a step is of one size, up or down; weights decay before it. A 0
-   has no sign, and a NaN stays one. */
+/* Lion: m is its only state. Weights decay, then step by lr, up or down; an update of 0 is no
+   step, and a NaN stays one. */
 AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
     const AMPI_V decay = AMPI_(times)(r->lr, AMPI_(splat)(r->weight_decay));
     const AMPI_V u = AMPI_(add)(AMPI_(times)(r->beta1, *m), AMPI_(times)(r->beta1_rest, g));
@@ -2657,8 +2652,8 @@ AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AM
     *m = AMPI_(add)(AMPI_(times)(r->beta2, *m), AMPI_(times)(r->beta2_rest, g));
 }
 
-/* One of them. kind is constant where this is inlined; m is chosen here, for a choice of
-   pointers would need a stack on a GPU. */
+/* kind is constant where this is inlined. has_m chooses a call here, because a choice of pointers
+   would need a stack on a GPU. */
 AMPI_IN void AMPI_(optimize)(const amp_kind kind, const int has_m, const ampi_rates *r, AMPI_V g,
                              AMPI_V *p, AMPI_V *m, AMPI_V *v) {
 #define AMPI_CALL(id, step, moments, always, beta2)                              \
@@ -2675,10 +2670,10 @@ AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
-/* A number in the wide form of a 16-bit type: the upper 16 bits are one of these, the lower what
-   it cuts off. Of bf16 it is fp32. Of fp16 its exponent is AMPI_REBIAS below fp32's, and all
-   moves up by 3 bits, which are 0; subnormals, to which AMPI_F16_NORMAL is added and then taken
-   away, are as evenly spaced as fp16's. What is finite stays below inf. */
+/* The wide form of a number: the upper 16 bits are a number of the 16-bit type, the lower ones
+   what it cuts off. For bf16 this is fp32. For fp16 the exponent is AMPI_REBIAS less than fp32's,
+   and all bits move up by 3. Subnormals are as evenly spaced as fp16's, because AMPI_F16_NORMAL
+   is added to them and then removed. Finite numbers stay below inf. */
 AMPI_IN AMPI_U AMPI_(wide)(AMPI_V x, const int f16) {
     const AMPI_U u = AMPI_(bits)(x), a = AMPI_(size)(u);
     const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_F16_NORMAL), a);
@@ -2704,8 +2699,8 @@ AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
     return AMPI_(from_bits)(AMPI_(bits)(x) | (w & AMPI_SIGN));
 }
 
-/* Plus up, below 2^bits, if it can be rounded: above all finite numbers, or those with more
-   bits, and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */
+/* w + up, with up below 2^bits, unless that could reach inf. Such numbers stay as they are, and
+   so do inf and NaN, which arithmetic has made quiet; the last bits are cut off later. */
 AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
     const uint32_t most = (f16 ? AMPI_WIDE_INF : AMPI_F32_INF) - ((uint32_t)1 << bits);
     return AMPI_(choose)(AMPI_(u32)(most), AMPI_(size)(w), w + up, w);
@@ -2714,21 +2709,20 @@ AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U w, AMPI_U random, const int f16) {
     return AMPI_(rounding)(w, random, 16, f16) >> 16;
 }
 
-/* To nearest even, without the last 8 bits. */
+/* Rounds off the last 8 bits, to nearest even. */
 AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int f16) {
     return AMPI_(rounding)(w, (w >> 8 & 1) + 127, 8, f16) & 0xffffff00u;
 }
 
 /* The wide form of a master plus half a step of its model: the upper bits are the model, rounded
-   to nearest, ties away from zero; the lower ones are stored beside it. A NaN that would become
-   a 0 is made a smaller one. */
+   to nearest, ties away from zero; the lower ones are stored beside it. A NaN for which the sum
+   would be 0 is made smaller first. */
 AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
     const AMPI_U size = AMPI_(least)(AMPI_(size)(w), AMPI_(u32)(0x7fff7fffu));
     return (size | (w & 0x80000000u)) + 0x8000u;
 }
 
-/* A master from the bits of its model and what else is stored; and that in low, the model
-   returned. */
+/* A master from the bits of its model and those beside it (low); and back. */
 AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
     AMPI_U w = model << 16;
     if (master == AMP_FORMAT_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
@@ -2747,10 +2741,10 @@ AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int m
     return w >> 16;
 }
 
-/* Random bits: of elements 2 * pair, the lower 16, and 2 * pair + 1. Of each key they are a
-   permutation of all numbers: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). The arrays
-   of an element that are rounded stochastically, masters, then m, then v, take those of random,
-   of again(random), and of again once more. */
+/* Random bits: the lower 16 for element 2 * pair, the upper for 2 * pair + 1. Those of one key
+   are a permutation of all words: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). If an
+   element has several arrays that are rounded stochastically (master, m, v, in this order), the
+   first takes random, the second again(random), and so on. */
 AMPI_IN AMPI_U AMPI_(again)(AMPI_U x) {
     x = x * 0x846ca68bu;
     return x ^ x >> 16;
@@ -2761,16 +2755,15 @@ AMPI_IN AMPI_U AMPI_(random)(AMPI_U pair, AMPI_U a, AMPI_U b) {
     return AMPI_(again)(x ^ x >> 15);
 }
 
-/* The power of two of a group's largest magnitude, as the exponent of fp32, in which that stays
-   below 1.93, where the codes end with room to be rounded up; 255 if there is a NaN. */
+/* The power of two of a group, as an exponent of fp32. The largest magnitude is below 1.93 of it,
+   where codes end with room to be rounded up. 255 if there is a NaN. */
 AMPI_IN AMPI_U AMPI_(exponent_of)(AMPI_U most) {
     const AMPI_U e   = AMPI_(least)((most + (uint32_t)AMPI_ROOM_ABOVE) >> 23, AMPI_(u32)(253));
     const AMPI_U nan = AMPI_(above)(AMPI_(size)(most), AMPI_(u32)(AMPI_F32_INF));
     return AMPI_(most)(e, AMPI_(u32)(1)) | (nan & 255);
 }
 
-/* What a group's values are multiplied by for their codes, and codes for their values: powers of
-   two, but of a NaN. */
+/* The factors from a group's values to codes, and from codes to values: powers of two, or NaN. */
 AMPI_IN AMPI_V AMPI_(down_of)(AMPI_U exponent) { /* which is not 0 here */
     return AMPI_(from_bits)((254 - AMPI_(least)(exponent, AMPI_(u32)(253))) << 23);
 }
@@ -2780,10 +2773,10 @@ AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
     return AMPI_(from_bits)((e << 23 & ~nan) | (nan & 0x7fc00000u));
 }
 
-/* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float, 4
-   of them behind the point: floats above least, and evenly spaced below. Rounded up if what is
-   cut off, 19 bits, and the random bits, the upper 16 of as many, are 2^19 or more. Bits above
-   the lower 8, of which those of least are 0, do not count. */
+/* Codes of 8 bits and back. The code of a magnitude y below 2 is the upper bits of the float y +
+   least, with 4 fraction bits: evenly spaced below least, floats above. It is rounded up if the
+   19 bits that are cut off plus random << 3 are 2^19 or more. Only the lower 8 bits of a code
+   count (of m 7), in which least has 0. */
 AMPI_IN AMPI_U AMPI_(encode)(AMPI_U y, uint32_t least, AMPI_U random) {
     const AMPI_V z = AMPI_(from_bits)(AMPI_(least)(y, AMPI_(u32)(0x3ff70000u)));
     return AMPI_(bits)(AMPI_(add)(z, AMPI_(from_bits)(AMPI_(u32)(least)))) + (random << 3);
@@ -2793,7 +2786,7 @@ AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, uint32_t least) {
     return AMPI_(sub)(z, AMPI_(from_bits)(AMPI_(u32)(least)));
 }
 
-/* m in 7 bits, from 2^-7, and the sign, beside which that of least is 1. */
+/* m: 7 bits, from 2^-7 on, and the sign, beside which least has 1. */
 AMPI_IN AMPI_U AMPI_(m_code)(AMPI_V m, float down, AMPI_U random) {
     const AMPI_U y    = AMPI_(size)(AMPI_(bits)(AMPI_(times)(down, m)));
     const AMPI_U plus = ~(AMPI_(bits)(m) >> 24) & 0x80u;
@@ -2805,8 +2798,8 @@ AMPI_IN AMPI_V AMPI_(m_value)(AMPI_U code, float up) {
     return AMPI_(times)(up, AMPI_(from_bits)(AMPI_(bits)(m) | s));
 }
 
-/* v in 8 bits, from 2^-15, and at least 1: a moment over the root of a v that was rounded to 0
-   would be a leap. */
+/* v: 8 bits, from 2^-15 on, and at least 1: m over the root of a v that was rounded to 0 would
+   blow up the update. */
 AMPI_IN AMPI_U AMPI_(v_code)(AMPI_V v, float down, AMPI_U random) {
     const AMPI_U y = AMPI_(bits)(AMPI_(times)(down, v));
     const AMPI_U w = AMPI_(encode)(y, 0x38000000u, random);
@@ -2826,14 +2819,14 @@ AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
     return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
 }
 
-/* For a master that did not come from arithmetic, where a NaN might signal: to nearest also
-   if no low bits are stored. */
+/* For a master that did not come from arithmetic, whose NaN might signal. It rounds to nearest,
+   also without low bits. */
 AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master, int f16) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
     return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
 }
 
-/* Element i of src, or of models if that is NULL, to models and what masters are beside them. */
+/* Writes element i of src, or of model if that is NULL, to model and to what master stores. */
 AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *master,
                             const void *src, size_t i) {
     const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, type, i);
@@ -2894,8 +2887,8 @@ AMPI_MACROS_END
 #else
 #define AMPI_NEON 0
 #endif
-/* The name by which the file reads itself, once for each tier: not __FILE__, which is relative
-   to where the compiler runs. */
+/* The name by which the file includes itself for each tier. __FILE__ would be relative to where
+   the compiler runs. */
 #ifndef AMP_FILE
 #define AMP_FILE "amp.h"
 #endif
@@ -2904,8 +2897,8 @@ AMPI_MACROS_END
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 #endif
-/* AVX-512; AVX512_BF16, where the assembler knows it; AMX-BF16, whose registers are asked of
-   Linux. AMPI_TILES_MODEL has a model of all of them. */
+/* AVX-512; AVX512_BF16, if the assembler knows it; AMX-BF16, whose registers Linux grants on
+   request. AMPI_TILES_MODEL has a model of all of them. */
 #if AMPI_X86 || defined(AMPI_TILES_MODEL)
 #define AMPI_512 1
 #else
@@ -2942,7 +2935,7 @@ AMPI_MACROS_END
 
 #ifdef _MSC_VER
 #pragma warning(push)
-#pragma warning(disable : 4996) /* fopen and getenv are what they are */
+#pragma warning(disable : 4996) /* fopen and getenv are deprecated there */
 #endif
 
 #ifdef __cplusplus
@@ -3010,10 +3003,9 @@ AMP_DEF const char *amp_version(void) {
 
 /* ------------------------------------------------- >>impl  floating-point environment */
 
-/* Computing happens between begin and end: round to nearest, no flushing of subnormals (an
-   -Ofast link turns it on at start-up), traps masked (some hosts unmask them). What computes in
-   between stands in functions that are not inlined, so that nothing moves across: one call, in
-   most. */
+/* amp.h computes between begin and end: round to nearest, no flushing of subnormals (an -Ofast
+   link turns it on at start-up), traps masked (some hosts unmask them). The code in between calls
+   functions that are not inlined, mostly one, so that compilers move nothing across. */
 #define AMPI_IEEE(call) \
     do { const uint32_t fp = ampi_fp_begin(); call; ampi_fp_end(fp); } while (0)
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
@@ -3058,16 +3050,15 @@ static uint32_t ampi_fp_begin(void) {
     ampi_fp_end(AMPI_FP_IEEE);
     return saved;
 }
-/* Only x86: subnormals are 0 while FMA makes the sums that VDPBF16PS would. */
+/* x86 only: flushes subnormals while FMA computes the sums of VDPBF16PS. */
 static void ampi_fp_flush(int on) { ampi_fp_end((uint32_t)AMPI_FP_IEEE | (on ? 0x8040u : 0u)); }
 
 AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------------ >>impl  words
-   Text without printf, locale or allocation: error messages and a policy; and words that a user
-   has written. */
+   Text without printf, locale or allocation: error messages, policies, and words of users. */
 
-/* Where text goes: into room bytes; when they are full, and at the end of a line, to write_fn. */
+/* Where text goes: a buffer of room bytes, which write_fn gets when it is full or a line ends. */
 typedef struct ampi_text {
     char        *bytes;
     size_t       room, used;
@@ -3092,7 +3083,7 @@ static void ampi_print_text(ampi_text *t, const char *text) {
     while (*text) ampi_print_char(t, *text++);
 }
 
-/* An integer as text, in room for it: no double tells all of them. */
+/* An integer as text; a double cannot hold all of them. */
 enum { AMPI_DECIMALS = 21 };
 static const char *ampi_digits(char *room, uint64_t n) {
     char *p = room + AMPI_DECIMALS - 1;
@@ -3107,10 +3098,10 @@ static void ampi_print_count(ampi_text *t, uint64_t n) {
     ampi_print_text(t, ampi_digits(room, n));
 }
 
-/* Whole numbers to the last digit, others to seven: 0.1, 3.402823e38. */
+/* Whole numbers have all digits, others seven: 0.1, 3.402823e38. */
 static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     uint64_t bits, n, ten;
-    int      power = 0, point; /* of ten: of the last digit, and of the first */
+    int      power = 0, point; /* powers of ten: of the last digit, of the first */
     memcpy(&bits, &x, 8);
     if (bits >> 63) ampi_print_char(t, '-');
     if (ampi_nonfinite_at(&x)) {
@@ -3127,7 +3118,7 @@ static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     for (; x < 999999.95; power--) x *= 10.0;
     for (n = (uint64_t)(x + 0.5); n % 10 == 0; power++) n /= 10;
     for (ten = 1, point = power; n / ten >= 10; ten *= 10) point++;
-    power = point < -4 || point > 14 ? point : 0; /* what an exponent has to say */
+    power = point < -4 || point > 14 ? point : 0; /* 0: no exponent */
     point -= power;
     if (point < 0) ampi_print_text(t, "0.");
     for (; point < -1; point++) ampi_print_char(t, '0');
@@ -3156,13 +3147,13 @@ AMPI_HOST AMPI_PRINTS(2) void ampi_print(ampi_text *t, const char *format, ...) 
     va_end(list);
 }
 
-/* A column of a table begins. */
+/* Fills a line up to a column, by one space at least. */
 AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
     do ampi_print_char(t, ' ');
     while (t->used < column);
 }
 
-/* Append to an error message: AMP_PROBLEM_SIZE bytes, or NULL where nobody wants to know. */
+/* Appends to an error message of AMP_PROBLEM_SIZE bytes; NULL: there is none. */
 static void ampi_tell_list(char *problem, const char *format, va_list list) {
     ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0};
     if (!problem) return;
@@ -3183,7 +3174,7 @@ static char *ampi_blank(char *problem) {
     return problem;
 }
 
-/* The end of a call: no error is without a message. */
+/* Ends a call: an error that has no message gets its result's. */
 static amp_result ampi_told(char *problem, amp_result result) {
     if (problem && !problem[0] && result != AMP_OK)
         ampi_tell(problem, "%s", amp_result_string(result));
@@ -3198,8 +3189,8 @@ static amp_result ampi_missing(char *problem, const char *what) {
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
 static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-/* Is text[0..length) one of these names, with spaces between them? Capitals and underscores do
-   not matter. */
+/* Is text[0..length) one of these names, which are separated by spaces? Capitals and underscores
+   do not matter. */
 static int ampi_named(const char *text, size_t length, const char *names) {
     const char *const end = text + length;
     for (; length && names; names = strchr(names, ' ')) {
@@ -3222,7 +3213,7 @@ static int ampi_find(const char *text, size_t length, const char *const *names, 
     return -1;
 }
 
-/* An amp_dtype, in the words of whoever writes it; or -1. */
+/* The amp_dtype that text names, or -1. */
 static int ampi_find_type(const char *text, size_t length) {
     static const char *const names[] = {"fp32 float32 float", "fp16 float16 half", "bf16 bfloat16"};
     return ampi_find(text, length, names, 3);
@@ -3232,14 +3223,14 @@ static int ampi_find_type(const char *text, size_t length) {
 AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  arrays
-   What is done to arrays, defined in plain C. The SIMD tiers, at the end of the file, do the
+   Operations on arrays, defined in plain C. The SIMD tiers, at the end of the file, apply the
    same operations to each element, by the core's formulas, so all give the same bits. A tier is
-   chosen when the program runs: the header asks no -m flags of anybody. */
+   chosen when the program runs, so that no -m flags are needed. */
 
 enum {
-    AMPI_PIECE  = 1024,   /* arrays are taken in pieces that stay in the first-level cache  */
-    AMPI_STREAM = 1 << 22, /* casts of this many elements and more write around the cache   */
-    AMPI_WHOLE  = 32      /* tiers take multiples of this; plain C what is left over        */
+    AMPI_PIECE  = 1024,   /* pieces of arrays that stay in the first-level cache            */
+    AMPI_STREAM = 1 << 22, /* casts of so many elements write around the cache              */
+    AMPI_WHOLE  = 32      /* tiers process multiples of this; plain C the rest              */
 };
 
 /* The arrays of a fused step on one tensor, as they are stored. */
@@ -3251,19 +3242,19 @@ typedef struct ampi_arrays {
     const void *grad;
     void       *model;
     ampi_stored master, moment[2];
-    uint32_t    element; /* the number of the first, its lower 32 bits */
+    uint32_t    element; /* number of the first, lower 32 bits */
     ampi_seeds  key;
 } ampi_arrays;
 
-/* Elements i to end of arrays. */
+/* Loops over elements i to end of arrays. */
 typedef struct ampi_loops {
-    /* 16 bits to fp32, or back; what is large is written around the cache */
+    /* 16 bits to fp32, or back; large arrays are written around the cache */
     void (*cast)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i, size_t end);
-    /* fp32 bits of the largest magnitude, inf and NaN included; adds to the count of zeros and,
-       if there are lanes, the squares of the elements to them; element 0 belongs to lane 0 */
+    /* returns fp32 bits of the largest magnitude, inf and NaN included; adds the number of zeros
+       to zeros and, unless lanes is NULL, squares to lanes; element 0 belongs to lane 0 */
     uint32_t (*check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                       size_t *zeros);
-    float (*fold)(float *lanes); /* their sum, in pairs */
+    float (*fold)(float *lanes); /* sum of the lanes, in pairs */
     void (*unscale)(void *dst, const void *grad, amp_dtype type, size_t i, size_t end,
                     float factor);
     void (*accumulate)(void *sums, const void *x, amp_dtype type, size_t i, size_t end);
@@ -3273,10 +3264,10 @@ typedef struct ampi_loops {
 typedef struct ampi_tier {
     const char *name;
     uint32_t    needs; /* of ampi_cpu_features     */
-    uint32_t    best;  /* and unless asked by name */
+    uint32_t    best;  /* too, unless asked by name */
     int         asks;  /* the system, at its first product by tiles: then the next row holds */
     const ampi_loops         *loops;
-    const struct ampi_engine *engine, *pairs; /* of products, and of 16 bits in pairs, or NULL */
+    const struct ampi_engine *engine, *pairs; /* of products; of 16 bits in pairs, or NULL */
 } ampi_tier;
 
 static const ampi_tier  *ampi_tier_now(void); /* >>impl processors */
@@ -3295,7 +3286,7 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
     return base ? (char *)base + i * (type == AMP_F32 ? 4u : 2u) : NULL;
 }
 
-/* Elements in front of the first in a new cache line; 0 if none is. Vectors that straddle lines
+/* Elements before the first that begins a cache line; 0 if none does. Vectors that straddle lines
    are slow, and writes around the cache must be aligned. */
 AMPI_FN size_t ampi_head(const void *p, size_t size, size_t n) {
     const size_t head = (size_t)((64 - (uintptr_t)p % 64) % 64);
@@ -3307,17 +3298,17 @@ static uint32_t *ampi_align(void *p) {
     return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64));
 }
 
-/* A step with its five streams asks for memory so many elements before it needs it, from vectors
-   and as far as its arrays go: what processors fetch by themselves comes late, and costs up to a
-   fifth of the time. */
-enum { AMPI_SOON = 512, AMPI_AHEAD = 4096 }; /* AHEAD: bytes, of a check */
+/* A step reads up to five streams and prefetches each, AMPI_SOON elements ahead (in vectors,
+   within its arrays). What processors fetch by themselves comes late, and costs up to a fifth of
+   the time. */
+enum { AMPI_SOON = 512, AMPI_AHEAD = 4096 }; /* AMPI_AHEAD: bytes, in a check */
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_PREFETCH(p) __builtin_prefetch(p)
 #else
 #define AMPI_PREFETCH(p) ((void)(p))
 #endif
 
-/* From element i on, the first of a group: an array, and all of a step. */
+/* Moves an array, and all of a step, forward to element i, the first of a group. */
 static void ampi_forward(ampi_stored *s, size_t i) {
     if (s->data) s->data = (char *)s->data + i * s->size;
     if (s->scale) s->scale += i / AMPI_GROUP;
@@ -3331,28 +3322,28 @@ static void ampi_forward_all(ampi_arrays *x, size_t i) {
     x->element += (uint32_t)i;
 }
 
-/* A step takes arrays in blocks: what no formula reads is decoded to fp32 in a buffer, the
-   formula runs, and it is encoded again. (bf16 is read and written by the formula's loop: phases
-   throughout take 20 to 50 % longer.) Where all is of fp32 it is one block; longer ones do not
-   pay else. */
+/* A step works in blocks: formats that the formula cannot read are decoded to fp32 in a buffer,
+   the formula runs, and they are encoded again. (The formula's loop reads and writes bf16 itself:
+   a buffer would take 20 to 50 % longer.) If all arrays are fp32, there is one block; otherwise
+   longer blocks gain nothing. */
 enum { AMPI_BLOCK = 512, AMPI_GROUPS = AMPI_BLOCK / AMPI_GROUP };
 AMPI_STATIC_ASSERT(ampi_blocks_are_of_whole_groups,
                    AMPI_BLOCK % (int)AMPI_GROUP == 0 && AMPI_WHOLE % (int)AMPI_GROUP == 0);
 enum { AMPI_DRAWN = AMPI_BLOCK + 32 }; /* random bits of a block, in whole pairs and vectors */
 typedef struct ampi_step_block {
-    ampi_arrays x;         /* from its first element on                   */
-    size_t      n, more;   /* elements; for which memory ahead is asked   */
+    ampi_arrays x;         /* from the block's first element on           */
+    size_t      n, more;   /* elements; those that prefetch               */
     void       *p, *m, *v; /* what the formula reads: x's own, or decoded */
     void       *model;     /* what it writes beside p, or NULL            */
-    const uint16_t *p_random, *m_random, *v_random; /* of what is rounded stochastically */
+    const uint16_t *p_random, *m_random, *v_random; /* random bits */
 } ampi_step_block;
 
-/* Groups in a block of n elements; compilers see the bound. */
+/* Groups in a block of n elements, with a bound that compilers see. */
 AMPI_HOST size_t ampi_block_groups(size_t n) {
     return ampi_min((n + AMPI_GROUP - 1) / AMPI_GROUP, AMPI_GROUPS);
 }
 
-/* Plain C: vectors of one. */
+/* Plain C: vectors of one number. */
 
 AMPI_FN void  ampi_done(void) {}
 AMPI_FN float ampi_get(const void *base, size_t i) { return ampi_load_f32(base, i); }
@@ -3374,7 +3365,7 @@ AMPI_FN void     ampi_put_words(void *base, uint32_t u) {
     ampi_store_u16(base, 1, (uint16_t)(u >> 16));
 }
 AMPI_FN uint32_t ampi_count(uint32_t u) { return u; }
-AMPI_HOST void   ampi_fence(void) { /* behind writes around the cache */
+AMPI_HOST void   ampi_fence(void) { /* after writes around the cache */
 #if AMPI_X86
     __asm__ __volatile__("sfence" : : : "memory");
 #endif
@@ -3411,8 +3402,8 @@ AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t en
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
 /* ------------------------------------------------------------------ >>impl  loops
-   Read in plain C, here, and by each tier's second reading (>>impl processors).
-   Over vectors, by the formulas of core. */
+   Compiled here in plain C, and in each tier's second inclusion (>>impl processors): loops over
+   vectors, by the core's formulas. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
@@ -3431,7 +3422,7 @@ AMPI_LOOP float AMPI_(fold)(float *lanes) {
     return lanes[0];
 }
 
-/* Where what fills vectors ends; the rest is for plain C. */
+/* Where whole vectors end; plain C does the rest. */
 AMPI_IN size_t AMPI_(last)(size_t i, size_t end) {
     return AMPI_W > 1 ? end - (end - i) % AMPI_WHOLE : end;
 }
@@ -3471,7 +3462,7 @@ AMPI_IN size_t AMPI_(cast_as)(void *dst, const amp_dtype to, const void *src, co
     return i;
 }
 
-/* Magnitudes and zeros of 16 bits are found two in a word, without converting. */
+/* Numbers of 16 bits are tested two in a word, without a conversion. */
 AMPI_HERE void AMPI_(add_squares)(float *lane, AMPI_V x) {
     AMPI_HIDE(lane); /* one sum of addresses, not two: AVX-512 gains 2 to 4 % */
     AMPI_(put)(lane, 0, AMPI_(add)(AMPI_(get)(lane, 0), AMPI_(mul)(x, x)));
@@ -3499,7 +3490,7 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
             max  = AMPI_(most16)(max, a);
             none = AMPI_(zeros16)(none, a);
             AMPI_PREFETCH((const char *)at + AMPI_AHEAD);
-            if (lanes) { /* to load again is cheaper than to take a apart */
+            if (lanes) { /* loading again is cheaper than splitting a */
                 float *lane = lanes + i % AMPI_LANES;
                 AMPI_(add_squares)(lane, AMPI_(get_as)(at, type, 0));
                 AMPI_(add_squares)(lane + AMPI_W, AMPI_(get_as)(at, type, AMPI_W));
@@ -3507,7 +3498,7 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
         }
     AMPI_(put_words)(m, max);
     *zeros += (size_t)AMPI_(count_zeros)(none);
-    AMPI_(done)(); /* behind the last vector */
+    AMPI_(done)(); /* after the last vector */
     largest = ampi_check(x, type, i, end, lanes, zeros);
     for (k = 0; k < (type == AMP_F32 ? AMPI_W : 2 * AMPI_W); k++) {
         const uint32_t one = ampi_load(m, type, k);
@@ -3518,14 +3509,14 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
 
 #endif
 
-/* Casts align what they write around the cache, or else what they read or write most of. */
+/* Casts align what they write, unless there is little; large ones write around the cache. */
 AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
                                 size_t end) {
     const int    wide   = to == AMP_F32;
-    const size_t most   = AMPI_W > 1 ? end - i : 0; /* that may go so */
+    const size_t most   = AMPI_W > 1 ? end - i : 0; /* for vectors */
     const int    large  = most >= AMPI_STREAM && dst != src;
     const int    around = large && ((uintptr_t)dst & (wide ? 3 : 1)) == 0;
-    const void  *first  = ampi_at(dst, to, i); /* few elements do without aligned stores */
+    const void  *first  = ampi_at(dst, to, i);
     const size_t head   = i + (most < 4096 ? 0 : ampi_head(first, wide ? 4 : 2, most));
     if (i < head) ampi_cast_from(dst, to, src, from, i, head);
     if (to == AMP_F32 && from == AMP_F16)
@@ -3545,9 +3536,9 @@ AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *ran
     AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i), 0));
 }
 
-/* The step. Which formula, and whether moments are bf16, is constant where this is inlined. */
+/* The step. kind and bf16 are constant where this is inlined. */
 AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int bf16) {
-    const ampi_step_block b = *block; /* nothing that is stored changes it */
+    const ampi_step_block b = *block; /* a copy, which no store changes */
 
     const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
     const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
@@ -3586,7 +3577,7 @@ AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
 
 #ifndef AMP_NO_STORAGE
 
-/* Masters in words beside the model; format and type are constant where these are inlined. */
+/* Masters that are not fp32; master and f16 are constant where these are inlined. */
 AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
     const ampi_step_block b = *block;
     size_t                i;
@@ -3633,8 +3624,8 @@ AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
     }
 }
 
-/* Moments of 8 bits: a vector of scales at a time. Only plain C gets a group that is shorter, so
-   the others know how many vectors there are. second: which moment, constant. */
+/* Moments of 8 bits, with a vector of scales at a time. Only plain C gets a shorter group, so
+   that the tiers' loops have a constant length. second says which moment, and is constant. */
 #if AMPI_W == 1
 #define AMPI_UNROLLED
 #else
@@ -3663,7 +3654,7 @@ AMPI_IN void AMPI_(get_8bit)(const ampi_stored *from, float *to, size_t n, size_
     }
 }
 
-/* Lane by lane the largest magnitude of group g. Second moments have no sign but a NaN's. */
+/* The largest magnitude of group g, lane by lane. A second moment's only sign is a NaN's. */
 AMPI_IN AMPI_U AMPI_(largest)(const float *x, size_t g, size_t n, const int second) {
     const size_t i = g * AMPI_GROUP, end = i + AMPI_(group)(n - i);
     AMPI_U       most = AMPI_(u32)(0);
@@ -3675,8 +3666,8 @@ AMPI_IN AMPI_U AMPI_(largest)(const float *x, size_t g, size_t n, const int seco
     return most;
 }
 
-/* Groups go in twos, of which the upper 16 bits are compared: they tell an exponent, and a NaN,
-   which arithmetic has made quiet. What codes are made with takes the place of the largest. */
+/* Two groups at a time are compared by their upper 16 bits, which tell the exponent, and a NaN,
+   which arithmetic has made quiet. down holds the largest magnitudes first, then the factors. */
 AMPI_IN void AMPI_(put_8bit)(const ampi_stored *to, const float *from, const uint16_t *random,
                              size_t n, const int second) {
     const size_t groups = ampi_block_groups(n);
@@ -3715,7 +3706,7 @@ AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
     AMPI_(done)();
 }
 
-/* Random bits of a block, a row for each array that is rounded with them. A block may begin
+/* Random bits of a block, a row for each array that is rounded stochastically. A block may begin
    within a pair. */
 AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     const ampi_arrays *x     = &b->x;
@@ -3736,7 +3727,7 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     AMPI_(done)();
 }
 
-/* What a block has in other formats: decoded for the formula, or put back. */
+/* Decodes the other formats of a block for the formula, or encodes them again. */
 AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
     if (!put) AMPI_(draw)(b, drawn);
     if (ampi_is_coded(&b->x.master)) AMPI_(masters)(b, put);
@@ -3799,7 +3790,7 @@ AMP_DEF size_t amp_dtype_size(amp_dtype type) {
     return type == AMP_F32 ? 4 : type == AMP_F16 || type == AMP_BF16 ? 2 : 0;
 }
 
-/* n elements, forwards, so that an in-place cast to a narrower type is right. */
+/* Casts forwards, so that an in-place cast to a narrower type is right. */
 static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t n) {
     float     room[AMPI_PIECE + 16];
     uint32_t *buffer = ampi_align(room);
@@ -3817,8 +3808,8 @@ static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, 
     }
 }
 
-/* A cast of any length, in slices that several threads may share, each in a floating-point
-   environment of its own. In place it goes forwards, by one thread. */
+/* A cast of any length, in slices that threads may share, each in its own floating-point
+   environment. In place it is one slice, cast forwards. */
 static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                           size_t n) {
     const size_t  slice  = dst == src ? n : ampi_min(n, AMPI_STREAM);
@@ -3865,7 +3856,7 @@ typedef struct ampi_preset_row {
     uint32_t rules;
 } ampi_preset_row;
 
-/* ORDER amp_preset, but for NONE. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
+/* ORDER amp_preset, without NONE. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
 #define AMPI_PRESET(preset, grow, rules, ...) {__VA_ARGS__, AMPI_GROW_##grow | (rules)},
 static const ampi_preset_row ampi_presets[] = {
     AMPI_PRESET(DEFAULT, EQUAL, AMPI_REFILL_GOOD | AMPI_SAFE, 65536, 6.103515625e-5f, 16777216,
@@ -3922,13 +3913,13 @@ static int ampi_f64_ok(char *problem, const char *field, const double *x, double
     return ampi_f64_in(x, low, high) || ampi_out(problem, field, *x, bounds);
 }
 
-/* An enum that has no such value. */
+/* Refuses an unknown value of an enum. */
 static amp_result ampi_unknown(char *problem, const char *field, int value) {
     ampi_tell(problem, "%s is %g, which amp.h does not know", field, (double)value);
     return AMP_ERROR_INVALID_ENUM;
 }
 
-/* May the scale be this? min_scale and max_scale, where set, and the laws of the preset. */
+/* May this be the scale? Finite, above 0, and with AMPI_SAFE from min_scale to max_scale. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
     if (!ampi_f32_in(scale) || ampi_load_u32(scale, 0) << 1 == 0u) return 0;
     if (!(s->rules & AMPI_SAFE)) return 1;
@@ -3956,7 +3947,7 @@ static int ampi_scaler_numbers_ok(const amp_scaler_desc *d, char *problem) {
            ampi_f64_ok(problem, "amp_scaler_desc.tolerance", &d->tolerance, 0.0, 1.0, "0 to 1");
 }
 
-/* Are the limits and the first scale such as the preset allows? */
+/* Does the preset allow these limits and this first scale? */
 static int ampi_scaler_limits_ok(const amp_scaler *s, const float *init, char *problem) {
     const ampi_preset_row *safe = &ampi_presets[AMP_PRESET_STATIC];
     if (s->max_scale > 0.0f && s->min_scale > s->max_scale)
@@ -4010,7 +4001,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     t.hysteresis_tracker = t.hysteresis;
     if (preset == AMP_PRESET_FAIRSEQ) t.tolerance = d->tolerance;
 
-    /* a default gives way to limits; in APEX to max_scale any does */
+    /* limits bound a default scale; in APEX, max_scale bounds any */
     if ((!given || preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
         init = t.max_scale;
     if (!given && init < t.min_scale) init = t.min_scale;
@@ -4022,7 +4013,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
 }
 
 #if !defined(AMP_NO_STDLIB) || !defined(AMP_NO_AUTOCAST)
-/* Has nobody chosen anything? */
+/* Is the desc all defaults? */
 static AMPI_NOINLINE int ampi_untouched(const amp_scaler_desc *d) {
     return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
            ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
@@ -4051,8 +4042,7 @@ static amp_result ampi_scaler_ready(const amp_scaler *s) {
     return s->rules ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
-/* Unscale in dst, but for elements that are not finite: a NaN keeps bits that a conversion would
-   not. */
+/* Unscales in place only what is finite: converting would change the bits of a NaN. */
 static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
                                 float factor) {
     size_t i;
@@ -4063,7 +4053,7 @@ static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size
     }
 }
 
-/* Check src and, if dst is given, write it unscaled: as fp32, or in place. */
+/* Checks src and, unless dst is NULL, writes it unscaled: as fp32, or in place. */
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
     const float inv  = ampi_inv_scale(s->scale);
@@ -4136,7 +4126,7 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
 }
 
 /* --------------------------------------------------------------- >>impl  backend
-   What optimizers, states and caches ask of one. */
+   What optimizers, states and caches use of it. */
 
 static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
 #ifndef AMP_NO_STDLIB
@@ -4145,7 +4135,7 @@ static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
     return a->allocate_fn ? a->allocate_fn(a->user, num_bytes) : NULL;
 }
 
-/* Freeing leaves errno: what a caller has to tell is often followed by it. */
+/* Freeing leaves errno as it is, because a caller's report often follows it. */
 static void ampi_release(const amp_allocator *a, void *memory) {
 #ifndef AMP_NO_STDLIB
     const int error = errno;
@@ -4165,7 +4155,7 @@ static int ampi_allocator_ok(const amp_allocator *a) {
     return !a->allocate_fn == !a->release_fn;
 }
 
-/* What callers ask of a backend most. */
+/* The backend functions that callers need most. */
 static amp_result ampi_send(const amp_backend *b, void *dst, const void *src, size_t num_bytes) {
     return b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_BACKEND);
 }
@@ -4175,8 +4165,8 @@ static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_ty
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
 }
 
-/* What ranks, rows and report add to set-up, step and files. Where a room is left out, a macro in
-   its place refuses what asks for the room, and the rest is never called. */
+/* What ranks, rows and report add to set-up, step and files. If AMP_NO_RANKS, _ROWS or _REPORT
+   leaves one out, macros refuse what needs it; the other functions are then never called. */
 typedef struct ampi_archive ampi_archive;
 typedef struct ampi_arena   ampi_arena;
 typedef struct ampi_loading ampi_loading;
@@ -4184,10 +4174,10 @@ typedef struct ampi_state   ampi_state;
 typedef struct ampi_target  ampi_target;
 #ifndef AMP_NO_RANKS
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d); /* may the desc be so? */
-/* in prepare: ranks meet, with what this one has come to. Are tables the same? */
+/* in prepare: ranks exchange their results. Are their tables the same? */
 static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result);
-/* files: which set one names; a set, or what replaces one, is saved; what a set has for this rank
-   is loaded, and ranks meet behind it */
+/* files: read the set that a file names; save a set, or what replaces one; load this rank's share
+   of a set, after which ranks meet */
 static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user);
 #ifndef AMP_NO_STDLIB
 static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result);
@@ -4205,7 +4195,7 @@ static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, am
 #ifndef AMP_NO_ROWS
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t);
 static void       ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-/* a step: add up rows, in front of their check; move these rows; which element is a sum's? */
+/* a step: add up rows before their check; update these rows; find an element of the sums */
 static void       ampi_sum_rows(const amp_plan *plan, ampi_slot *slot);
 static void       ampi_update_rows(const amp_plan *plan, const ampi_slot *slot);
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats);
@@ -4218,13 +4208,13 @@ static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_s
 #endif
 #ifndef AMP_NO_REPORT
 static amp_result ampi_report_ok(const amp_optimizer_desc *d);
-static size_t     ampi_report_room(size_t num_slots); /* host memory behind the plan's tables */
+static size_t     ampi_report_room(size_t num_slots); /* host memory after the plan's tables */
 static void       ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-/* a chunk of a step that is sampled: behind its check, and around its update */
+/* a chunk of a sampled step: after its check, and around its update */
 static void       ampi_sample_grads(ampi_histogram *h, const void *x, amp_dtype type, size_t n);
 static void       ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
                                       size_t begin, size_t n, ampi_histogram *h);
-/* a state: its history; what was is over; send what was loaded */
+/* a state: its history; reset it; send what was loaded */
 static void       ampi_walk_report(ampi_archive *a, const amp_optimizer *opt);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
@@ -4240,7 +4230,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt);
 #define ampi_send_history(opt) AMP_OK
 #endif
 
-/* Something of a desc or a file is of a room that was left out. */
+/* A desc or a file needs code that was left out. */
 static amp_result ampi_left_out(const amp_optimizer_desc *d, const char *what, const char *room) {
     ampi_tell(d->problem, "%s needs what AMP_NO_%s has left out: compile AMP_IMPLEMENTATION "
                           "without it", what, room);
@@ -4265,8 +4255,8 @@ static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", 0, 0, 0.999},
 #define AMPI_FUSED_ALONE " is for fused steps, such as AMP_KIND_ADAMW: desc.kind is AMP_KIND_OWN"
 
 /* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale,
-   or 0; are numbers rounded stochastically? and what a file says: of masters 1 more if models
-   are of fp16, and 0 where they may be any fp32. */
+   or 0; are numbers rounded stochastically? filed: what a file says; of masters 1 more if models
+   are fp16, and 0 if they may be any fp32. */
 enum { AMPI_FILED_F32, AMPI_FILED_KAHAN = 5 };
 typedef struct ampi_format { const char *name; uint8_t size, group, random, filed; } ampi_format;
 static const ampi_format ampi_formats[] = {
@@ -4280,8 +4270,8 @@ static const ampi_format ampi_formats[] = {
 AMPI_STATIC_ASSERT(ampi_formats_are_all,
                    sizeof ampi_formats / sizeof ampi_formats[0] == (size_t)AMP_FORMAT_SR + 1);
 
-/* Numbers are compared in here, in an environment without traps, and only once known to be
-   finite; but compilers may compare first. */
+/* Numbers are compared here, after they are known to be finite, and in an environment without
+   traps, because compilers may compare first. */
 static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char *problem) {
     static const char *const factor = "0 or more, and less than 1";
     static const char *const amount = "0 or more, and finite";
@@ -4308,7 +4298,7 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
     return 1;
 }
 
-/* Is it a row of the list? */
+/* Is it a row of AMP_STORAGE_LIST? */
 static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
 #define AMPI_STORAGE_ROW(name, master, moments) {name, {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
     static const struct { const char *name; amp_storage s; } rows[] = {
@@ -4329,7 +4319,7 @@ static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
     return AMP_ERROR_INVALID_CONFIG;
 }
 
-/* An error, with the one sentence that says what to do. */
+/* An error, with a message of one sentence. */
 static amp_result ampi_refuse(const amp_optimizer_desc *d, amp_result result, const char *text) {
     ampi_tell(ampi_blank(d->problem), "%s", text);
     return result;
@@ -4358,7 +4348,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
-/* What desc asks for. What its pointers lead to may go: nothing follows them any more. */
+/* Copies desc, and its backend, ranks, report and storage, which may go after the call. */
 static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc *d = &opt->desc;
     *d = *desc;
@@ -4373,7 +4363,7 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     if (d->storage) opt->storage = *d->storage;
     opt->reports     = d->report != NULL;
     opt->capacity    = AMP_INLINE_TENSORS;
-    opt->carries     = 1; /* nothing, so far */
+    opt->carries     = 1; /* there are no tensors yet */
     opt->initialized = 1;
 }
 
@@ -4399,7 +4389,7 @@ static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
     return &ampi_entry_of(opt, (size_t)i)->tensor;
 }
 
-/* An error message about a tensor begins. */
+/* Begins an error message about a tensor. */
 static void ampi_tell_tensor(char *problem, size_t i, const char *name) {
     ampi_tell(problem, "tensor %g%s%s%s: ", (double)i, name ? " (" : "", name ? name : "",
               name ? ")" : "");
@@ -4412,7 +4402,7 @@ static amp_result ampi_tensor_problem(const amp_optimizer *opt, size_t i, const 
     return result;
 }
 
-/* Is an optimizer where a call has its place? Before prepare; after it; in no open step; in one. */
+/* May a call be made now? Before prepare; after it; then, in no open step; in one. */
 typedef enum ampi_phase { AMPI_ADDING, AMPI_PREPARED, AMPI_BETWEEN, AMPI_WITHIN } ampi_phase;
 static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     amp_result result = AMP_OK;
@@ -4426,7 +4416,7 @@ static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     return ampi_told(opt->desc.problem, result);
 }
 
-/* Is there a tensor i, too? */
+/* May a call for tensor i be made now? */
 static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i, ampi_phase phase) {
     if (!opt || !opt->initialized || ampi_tensor(opt, i)) return ampi_ready(opt, phase);
     ampi_tell(ampi_blank(opt->desc.problem), "there is no tensor %g", (double)i);
@@ -4442,17 +4432,17 @@ static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_dec
 /* How many moments a tensor with a gradient has. */
 static int ampi_num_moments(const amp_optimizer_desc *d) {
     const ampi_optimizer *o = &ampi_optimizers[d->kind];
-    uint64_t              momentum; /* its bits: a host may have subnormals count as 0 */
+    uint64_t              momentum; /* its bits: a host may treat subnormals as 0 */
     memcpy(&momentum, &d->momentum, 8);
     return momentum << 1 ? o->moments : o->always;
 }
 
-/* Does the caller's optimizer change a tensor? */
+/* Does the caller's own optimizer update this tensor? */
 static int ampi_is_yours(const amp_optimizer *opt, const amp_tensor *t) {
     return opt->desc.kind == AMP_KIND_OWN || t->own;
 }
 
-/* Has a tensor a gradient, now or later? */
+/* Does a tensor have a gradient, now or later? */
 static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_later; }
 
 /* How master and moments of a tensor are stored. */
@@ -4463,7 +4453,7 @@ static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t
     return t->storage ? *t->storage : opt->storage;
 }
 
-/* What a tensor must not be, and the error if it is; the last row is true, and AMP_OK. */
+/* A list of what a tensor must not be, and its errors; the last row is true, with AMP_OK. */
 typedef struct ampi_refusal { int is; amp_result result; const char *text; } ampi_refusal;
 
 static amp_result ampi_refuse_tensor(const amp_optimizer *opt, size_t i, const char *name,
@@ -4571,7 +4561,7 @@ static amp_tensor ampi_tensor_at(const amp_tensor *whole, const amp_tensor *one,
     return t;
 }
 
-/* All of them, or none. (A flat array of one is a tensor, but for its rows.) */
+/* Adds all of them, or none. (A flat array of one is a tensor, except that it has no rows.) */
 static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
                                    const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
@@ -4627,7 +4617,7 @@ static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n)
 
 static uint64_t ampi_groups(uint64_t n) { return n / AMPI_GROUP + (n % AMPI_GROUP != 0); }
 
-/* What a rank has of a tensor: a run of whole chunks, but for the tensor's last one. */
+/* A rank's shard of a tensor: whole chunks in a row. The tensor's last may be shorter. */
 typedef struct ampi_shard { uint64_t begin, end; } ampi_shard;
 
 /* Where shard k of count begins in a tensor of n elements. */
@@ -4637,9 +4627,9 @@ static uint64_t ampi_shard_begin(uint64_t n, uint64_t k, uint64_t count) {
     return at < chunks ? at * AMPI_CHUNK : n;
 }
 
-/* A rank's shard of a tensor of n elements, with so many in front of it. A rank has as many
-   chunks as if those of all tensors were dealt out to one rank after the other, so that the
-   ranks' shares of any tensors in a row are alike. */
+/* A rank's shard of a tensor of n elements, with so many elements before it. A rank has as many
+   chunks as if those of all tensors were dealt out to the ranks in turn, so that the ranks'
+   shares of any tensors in a row are alike. */
 static ampi_shard ampi_shard_of_rank(uint64_t before, uint64_t n, uint64_t rank, uint64_t count) {
     const uint64_t k = (rank + count - ampi_chunks(before) % count) % count;
     ampi_shard      p;
@@ -4648,8 +4638,8 @@ static ampi_shard ampi_shard_of_rank(uint64_t before, uint64_t n, uint64_t rank,
     return p;
 }
 
-/* Is the gradient of a tensor one of few rows? And how many sums may there be? (Rows that are
-   not there have those of one that may be: in an empty table, too.) */
+/* Is a tensor's gradient of few rows? How many elements may its sums have? (An empty table has
+   room for one row, because rows outside it are summed, too.) */
 static int ampi_has_rows(const ampi_entry *e) {
     return e->rows.row_length && ampi_learns(&e->tensor);
 }
@@ -4665,7 +4655,7 @@ static void ampi_set_format(ampi_stored *s, amp_format format) {
     s->size   = ampi_formats[format].size;
 }
 
-/* Fill in a slot, but for what has its place in the arena. */
+/* Fills in a slot, except what the arena holds. */
 static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64_t before,
                            ampi_slot *slot) {
     const amp_optimizer_desc *d     = &opt->desc;
@@ -4700,9 +4690,9 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64
     slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* The model copy of a tensor, if it is the optimizer's own: of desc.dtype, or (wide) of fp32,
-   which keep_fp32 has in shards. In a flat array keep_fp32 leaves a hole. cuBLAS looks at
-   alignments up to 256 bytes, which shall not depend on what else there is. */
+/* Places a tensor's model copy, if it is the optimizer's own: in desc.dtype, or (wide) in fp32,
+   for keep_fp32 in shards. In a flat array keep_fp32 leaves a gap. cuBLAS looks at alignments up
+   to 256 bytes, which must not depend on other tensors. */
 static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int wide,
                              ampi_slot *s, ampi_arena *arena) {
     const amp_dtype type  = wide ? AMP_F32 : opt->desc.dtype;
@@ -4715,7 +4705,7 @@ static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int 
     if (keeps == wide) s->model = ampi_to(here, s->model_type, (size_t)s->first);
 }
 
-/* n elements of tensor e in their format, and scales of groups. */
+/* Places n elements of tensor e in their format, and scales of groups. */
 static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_stored *s) {
     if (s->format == AMP_FORMAT_F32) s->data = ampi_floats_of(arena, e, n);
     else if (s->size) s->data = ampi_take(arena, (size_t)n, s->size, 64);
@@ -4723,26 +4713,26 @@ static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_
         s->scale = (uint8_t *)ampi_take(arena, (size_t)ampi_groups(n), 1, 64);
 }
 
-/* All of the model copy of which a slot has a shard. */
+/* The whole model copy of which a slot has a shard. */
 static void *ampi_whole_model(const ampi_slot *s) {
     const size_t size = amp_dtype_size(s->model_type);
     return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
 }
 
-/* How many chunks slot i has; of few rows, how many its sums may have. */
+/* The number of chunks of slot i; if sparse, the most that its sums may have. */
 static uint64_t ampi_slot_chunks(const amp_optimizer *opt, size_t i) {
     const ampi_entry *e = ampi_entry_of(opt, i);
     return ampi_chunks(ampi_has_rows(e) ? ampi_most_sums(e) : opt->plan->host_slots[i].n);
 }
 
-/* Is i the k-th slot in the order of chunks? k goes through all slots twice: own ones are the last,
-   so that what is done to these, and to all others, is done to chunks in a row. */
+/* Is slot i the k-th in the order of chunks? k goes through all slots twice; own ones come in the
+   second half, so that the chunks of either kind are in a row. */
 static int ampi_is_kth(const amp_plan *plan, size_t k, size_t *i) {
     *i = k % plan->num_slots;
     return plan->host_slots[*i].own == (k >= plan->num_slots);
 }
 
-/* Fill in the slots, but for what has its place in the arena, and count. */
+/* Fills in the slots, except what the arena holds, and counts. */
 static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     const int moments  = ampi_num_moments(&opt->desc);
     uint64_t  elements = 0, before = 0;
@@ -4772,14 +4762,14 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->split = 0;
 }
 
-/* Arrays of tensors, in the order in which they lie in backend memory: one kind after the other,
-   so that those of a flat array are one. */
+/* Arrays of tensors, in the order of backend memory: one kind after the other, so that those of a
+   flat array have no gaps. */
 typedef enum ampi_array {
     AMPI_ARRAY_MODEL, AMPI_ARRAY_FP32_MODEL, AMPI_ARRAY_MASTER, AMPI_ARRAY_GRAD,
     AMPI_ARRAY_FIRST_MOMENT, AMPI_ARRAY_SECOND_MOMENT
 } ampi_array;
 
-/* The array of slot i that is of this kind, if it is the optimizer's own. */
+/* Places slot i's array of this kind, if it is the optimizer's own. */
 static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind,
                              ampi_arena *arena) {
     const ampi_entry *e      = ampi_entry_of(opt, i);
@@ -4803,8 +4793,8 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
     }
 }
 
-/* Fill in the plan and its host_slots, and give everything in backend memory its place behind
-   base; if that is NULL, to learn how many bytes it takes. */
+/* Fills in the plan and its host_slots, and gives everything in backend memory its place after
+   base. If base is NULL, it only finds the number of bytes. */
 static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *base,
                               size_t *num_bytes) {
     const size_t count = plan->num_slots;
@@ -4853,7 +4843,7 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
     else ampi_release(a, block);
 }
 
-/* What a backend returns; it refuses what only CUDA's does. */
+/* A backend's result. Only CUDA's is AMP_ERROR_UNSUPPORTED, while a stream is captured. */
 static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
     if (result != AMP_ERROR_UNSUPPORTED) return ampi_told(opt->desc.problem, result);
     return ampi_refuse(&opt->desc, result,
@@ -4861,14 +4851,13 @@ static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
                        "the capture or after");
 }
 
-/* Bring num_bytes from backend memory to the host, when everything before has been done. */
+/* Copies num_bytes from backend memory to the host, after all work that is queued. */
 static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
                                  size_t num_bytes) {
     const amp_backend *b = &opt->backend;
     return ampi_captured(opt, b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST));
 }
 
-/* The slot of every chunk. */
 static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     const amp_plan *plan = opt->plan;
     uint32_t        piece[AMPI_PIECE];
@@ -4888,7 +4877,7 @@ static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* n elements from src, fp32, to a model and what its master is beside it, unless that has no
+/* Writes n fp32 elements of src to a model and to what its master stores, unless that has no
    data; if src is NULL, the master is made from the model. */
 static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
                                 const ampi_stored *master, const void *src, size_t n) {
@@ -4901,7 +4890,7 @@ static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype typ
     return ampi_cast_on(b, model, type, src, AMP_F32, n);
 }
 
-/* A tensor's master, and all of its model copy (other ranks' ranges as they round them). */
+/* Writes a tensor's master and whole model copy (ranges of other ranks as they round them). */
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const amp_dtype type = s->model_type;
     const size_t    n    = (size_t)s->n;
@@ -4913,8 +4902,8 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     return ampi_write_on(b, s->model, type, &s->master, src, n);
 }
 
-/* A weight that was copied and that no step writes again becomes NaN: whoever goes on reading
-   it, in place of the model, is told at once. */
+/* A weight that was copied, and that no step writes again, becomes NaN: code that goes on reading
+   it, in place of the model, fails at once. */
 static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t n) {
     uint32_t nan[AMPI_PIECE];
     size_t   i, done = ampi_min(n, AMPI_PIECE);
@@ -4923,11 +4912,11 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
     for (; done < n; done += i) {
         i = ampi_min(n - done, done);
         AMPI_TRY(ampi_cast_on(b, weight + done, AMP_F32, weight, AMP_F32, i));
-    } /* wait: it may be freed now */
+    } /* wait: the caller may free it now */
     return b->functions->copy_fn(b, nan, weight, ampi_min(n, 1) * sizeof *nan, AMPI_TO_HOST);
 }
 
-/* The tables to where kernels read them. */
+/* Copies the tables to where kernels read them. */
 static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
     const amp_backend        *b = &opt->backend;
@@ -4964,7 +4953,7 @@ static void ampi_count_grads(amp_plan *plan) {
     }
 }
 
-/* Memory of a tensor: no step can have it twice. Of no bytes, it begins and ends at 0. */
+/* The memory of an array, which no other may share. An empty one begins and ends at 0. */
 typedef struct ampi_range { uintptr_t begin, end; } ampi_range;
 
 static ampi_range ampi_range_of(const void *begin, uint64_t n, amp_dtype type) {
@@ -4975,8 +4964,8 @@ static ampi_range ampi_range_of(const void *begin, uint64_t n, amp_dtype type) {
     return r;
 }
 
-/* Is all memory that a step reads or writes apart? Of ranks, gradients are but flags. Each range
-   meets all before it: of 1,000 tensors in 5 ms, of 10,000 in half a second, once. */
+/* Do no two arrays of a step overlap? (In shards, gradients are only flags.) Each range is
+   compared with all before it, once: 5 ms for 1,000 tensors, half a second for 10,000. */
 static amp_result ampi_apart(const amp_optimizer *opt) {
     static const char *const what[] = {"weight", "model", "grad"};
     char       *problem = opt->desc.problem;
@@ -5004,7 +4993,7 @@ static amp_result ampi_apart(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Room for the tables on the host, and what is known before memory has its places. */
+/* Allocates the host's tables, and fills in what is known before memory is laid out. */
 static amp_result ampi_new_plan(amp_optimizer *opt) {
     const amp_optimizer_desc *d      = &opt->desc;
     const size_t              header = (sizeof(amp_plan) + 63) / 64 * 64;
@@ -5037,7 +5026,7 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Has a scaler of another owner been initialized? */
+/* Has a shared scaler been initialized? */
 static amp_result ampi_shared_ok(const amp_optimizer *opt) {
     amp_scaler shared;
     if (!opt->desc.shared_scaler) return AMP_OK;
@@ -5047,7 +5036,7 @@ static amp_result ampi_shared_ok(const amp_optimizer *opt) {
                        "desc.shared_scaler is not initialized: call amp_scaler_init");
 }
 
-/* Take memory, give all in it its place, and write its tables. */
+/* Allocates backend memory, lays it out, and writes the tables. */
 static amp_result ampi_build(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
     char      *base = NULL;
@@ -5063,8 +5052,8 @@ static amp_result ampi_build(amp_optimizer *opt) {
     return result;
 }
 
-/* What tensors begin with, when amp.h refuses nothing any more: also in arrays of the caller. A
-   backend may fail still, so weights are spoiled when all have been read. */
+/* Writes the first masters and models, also to arrays of the caller, when amp.h refuses nothing
+   any more. A backend may still fail, so weights are spoiled after all have been read. */
 static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     const amp_backend *b = &opt->backend;
     size_t             i;
@@ -5078,7 +5067,7 @@ static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Release what prepare has taken. */
+/* Releases what prepare has allocated. */
 static void ampi_unbuild(amp_optimizer *opt) {
     ampi_block_free(&opt->backend, &opt->desc.allocator, opt->backend_memory);
     ampi_release(&opt->desc.allocator, opt->plan);
@@ -5095,7 +5084,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     if (opt->ranks.count && opt->ranks.reduce_fn) result = ampi_same_tables(opt, result);
     if (result == AMP_OK) result = ampi_fill_tensors(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
-    else opt->pending = AMP_OK; /* what a begin_step before it has told */
+    else opt->pending = AMP_OK; /* from a begin_step before prepare */
     return ampi_told(opt->desc.problem, result);
 }
 
@@ -5128,7 +5117,7 @@ static void ampi_bind_slots(ampi_slot *slots, size_t count, float *const *weight
         ampi_bind(&slots[i], weights ? weights[i] : NULL, grads ? grads[i] : NULL);
 }
 
-/* Slots [first, first + count) to new addresses, all or none. */
+/* Gives slots [first, first + count) new addresses, or none of them. */
 static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                               float *const *weights, void *const *grads) {
     amp_plan *plan;
@@ -5156,7 +5145,7 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
     return ampi_rebind(opt, 0, opt ? opt->num_entries : 0, weights, grads);
 }
 
-/* Model copies from masters, or from what rebind has brought in their place. */
+/* Writes model copies from masters, or from weights that rebind has brought instead. */
 static amp_result ampi_write_models(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; i < opt->plan->num_slots; i++) {
@@ -5231,19 +5220,19 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt) {
 AMPI_COLD_END
 
 /* ------------------------------------------------------------------ >>impl  step
-   The way of one gradient through a step on the CPU. (On a GPU the kernels of amp_kernels.cu stand
-   in the place of the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
-     amp_optimizer_step    ampi_fused_step: may there be one? the learning rate goes along
-       check               ampi_cpu_check, of a tensor ampi_check_slot, of 16384 elements
+   How a gradient goes through a step on the CPU. (On a GPU the kernels of amp_kernels.cu replace
+   the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
+     amp_optimizer_step    ampi_fused_step: may it begin? The plan takes the learning rate
+       check               ampi_cpu_check; a tensor: ampi_check_slot; 16384 elements:
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
-                           ampi_sum_chunks (ranks.reduce_fn: behind it if whole, else before it)
+                           ampi_sum_chunks (ranks.reduce_fn: after it if whole, else before it)
        decide              ampi_decide: norm, clip factor, gate, next scale
        update              ampi_cpu_update, ampi_update_slot, ampi_step_chunk: read again, unscale,
                            optimizer, master, model copy, by the tier
        publish             zero_grad; ampi_publish: the next scale is the scale
      With an optimizer of your own, begin_step is check, decide and an update that only unscales;
-     end_step writes the model copies and publishes. Where some tensors are own, it is the update
-     of all others, too. */
+     end_step writes the model copies and publishes. If some tensors are own, end_step also
+     updates all others. */
 
 static amp_result ampi_cpu_copy(const amp_backend *self, void *dst, const void *src,
                                 size_t num_bytes, ampi_copy direction) {
@@ -5339,13 +5328,13 @@ static double ampi_sum_chunks(const amp_plan *plan) {
     return lanes[0];
 }
 
-/* Chunks from which on threads share a tensor. In a cache of a Zen 4 (two cores of a virtual
-   machine) one thread steps 11.5 us a chunk; two that wait actively take .78 of one thread's time
-   for two chunks, .71 for four, .61 for eight. To wake one that sleeps takes 100 us and more there:
-   neither two nor eight chunks are worth that. */
+/* The number of chunks from which on threads share a tensor. On a Zen 4 (two cores of a virtual
+   machine), in its cache, one thread takes 11.5 us a chunk. Two that wait actively take .78 of
+   its time for two chunks, .71 for four, .61 for eight. To wake one that sleeps takes 100 us and
+   more there, which neither two nor eight chunks are worth. */
 enum { AMPI_SHARED = 4 };
 
-/* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
+/* Checks one tensor, chunk by chunk. Threads may share the chunks, since no result depends on who
    does which. Every thread sets its own floating-point environment. */
 static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogram *histogram) {
     const amp_dtype type    = slot->grad_type;
@@ -5413,7 +5402,7 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     return AMP_OK;
 }
 
-/* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
+/* Writes elements [i, i + n) of a gradient again, from the unscaled ones. */
 static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
     const amp_dtype type   = slot->grad_type;
     const float     factor = ampi_carry_factor(plan);
@@ -5426,8 +5415,8 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     }
 }
 
-/* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once
-   and unscaled on the way; all of one key at a time. */
+/* Updates elements [i, i + n) of a tensor by its gradient's elements from `from` on, which are
+   read once and unscaled on the way. Each call of step has one key of random bits. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
                                           size_t from, size_t n) {
     const ampi_control *c    = plan->control;
@@ -5458,7 +5447,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
 static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job job, size_t i,
                               size_t n) {
     switch (job) {
-    case AMPI_JOB_DECIDE: break; /* is of no chunk */
+    case AMPI_JOB_DECIDE: break; /* has no chunks */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, s, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
@@ -5509,7 +5498,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
         else if (ends && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size(slot->grad_type));
     }
-    if (watch) /* for the next */
+    if (watch) /* for the next sample */
         memset(ampi_histogram_of(plan, ~plan->record->which, 0), 0,
                plan->num_slots * sizeof *plan->histograms);
     if (ends) ampi_publish(plan);
@@ -5517,8 +5506,8 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     return AMP_OK;
 }
 
-/* n elements of count gradients, in pairs down to runs of them, which are added one after the
-   other; if there are several runs sums are 0, and n is at most AMPI_LANES. */
+/* Adds n elements of count gradients, in pairs down to runs, which are added in order. If there
+   are several runs, sums begin as 0, and n is at most AMPI_LANES. */
 static AMPI_NOINLINE void ampi_sum_grads(float *sums, const void *grads, size_t stride,
                                          size_t count, size_t run, amp_dtype type, size_t n) {
     float  later[AMPI_LANES];
@@ -5533,7 +5522,7 @@ static AMPI_NOINLINE void ampi_sum_grads(float *sums, const void *grads, size_t 
     ampi_loops_now()->accumulate(sums, later, AMP_F32, 0, n);
 }
 
-/* A tree of its own beside what is there: earlier sums are no half of it. */
+/* Adds a tree to sums. What is in sums before is no part of the tree. */
 static AMPI_NOINLINE void ampi_add_tree(float *sums, const void *grads, size_t stride,
                                         size_t count, size_t run, amp_dtype type, size_t n) {
     float all[AMPI_LANES];
@@ -5553,7 +5542,7 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
     const int     shared = pieces > 1 && n >= (size_t)AMPI_SHARED * AMPI_CHUNK / count;
     int64_t       c;
     (void)self;
-    (void)shared; /* but by OpenMP */
+    (void)shared; /* OpenMP alone uses it */
     AMPI_OPENMP(omp parallel for schedule(static) if (shared))
     for (c = 0; c < pieces; c++) {
         const size_t i = (size_t)c * piece;
@@ -5576,7 +5565,7 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
-/* Elements of a moment from their storage format. */
+/* Decodes elements of a moment. */
 static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
                                              size_t n) {
     const uint8_t *code = (const uint8_t *)m->data;
@@ -5593,7 +5582,7 @@ static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, f
 
 AMPI_COLD_BEGIN
 
-/* One job of a step, of all tensors. */
+/* Does one job of a step, on all tensors. */
 static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
     const amp_backend *b = &opt->backend;
     return ampi_told(opt->desc.problem, b->functions->update_fn(b, opt->plan, job));
@@ -5617,7 +5606,7 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
     }
     if (opt->ranks.whole) return AMP_OK;
     if (!opt->ranks.count && (!opt->plan->num_weights || opt->plan->num_grads)) return AMP_OK;
-    for (i = 0; i < opt->num_entries; i++) { /* of all ranks, or some would wait for others */
+    for (i = 0; i < opt->num_entries; i++) { /* of all ranks, or some would wait */
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         weights += t->n != 0;
         learns += t->n && ampi_learns(t);
@@ -5629,8 +5618,8 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
-/* A check, with the ranks' meeting in the middle if there is one. Who has never asked for the
-   loss scale has not multiplied by it, and would get steps of 1 / scale of their size. */
+/* A check; ranks reduce in the middle. A trainer that has never read the loss scale has not
+   multiplied by it; its steps would be 1 / scale of the right size. */
 static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
@@ -5656,7 +5645,7 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, co
 }
 
 /* With first_step above 0, AdamW's steps from moments of 0 would be wrong and look right. (Empty
-   ranges count, or some ranks would wait for others.) */
+   ranges count, too, or some ranks would wait for others.) */
 static amp_result ampi_has_moments(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; opt->desc.first_step && i < opt->num_entries; i++) {
@@ -5669,7 +5658,7 @@ static amp_result ampi_has_moments(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* May tensors of a fused kind be updated, by this learning rate? NULL: the one that is there. */
+/* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. */
 static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
     AMPI_TRY(ampi_has_moments(opt));
     if (lr) return ampi_check_rate(opt, "lr", lr);
@@ -5746,7 +5735,7 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     return ampi_run_job(opt, AMPI_JOB_CARRY);
 }
 
-/* lr travels in the plan, to where the check ends; NULL: the one that is there. */
+/* lr is passed in the plan, to the end of the check; NULL: the one in backend memory. */
 static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     amp_plan *plan;
     AMPI_TRY(ampi_can_step(opt, 1));
@@ -5779,7 +5768,7 @@ AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
 
 AMP_DEF float *amp_optimizer_lr_ptr(amp_optimizer *opt) {
     if (!opt || !opt->plan) return NULL;
-    opt->plan->has_lr = 1; /* whoever asks is going to write one */
+    opt->plan->has_lr = 1; /* the caller is going to write one */
     return &opt->plan->control->rates.lr;
 }
 
@@ -5800,11 +5789,11 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     status->skipped     = c.skipped;
     status->skipped_in_a_row = c.skipped_in_a_row;
     status->missed_updates = c.missed_updates;
-    opt->plan->asked       = 1; /* loss_scale is among it */
+    opt->plan->asked       = 1; /* it includes loss_scale */
     return AMP_OK;
 }
 
-/* Which element of the tensor is that of a rank's shard, or of the sums of its rows? */
+/* Turns an element of a rank's shard, or of the sums of rows, into that of the tensor. */
 static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     const ampi_slot *s = &opt->plan->host_slots[i];
     stats->first_nonfinite += s->first;
@@ -5819,7 +5808,7 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
-/* A moment of a slot to the host, or from there: one of both is NULL. Of 8 bits, to it alone. */
+/* Copies a moment to the host, or from it; the other pointer is NULL. 8 bits only to it. */
 static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *slot, int second,
                                    float *to, const float *from) {
     const amp_backend *b    = &opt->backend;
@@ -5845,7 +5834,7 @@ static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *sl
     return AMP_OK;
 }
 
-/* May both be read, or (set) written? */
+/* May both moments be read, or (set) written? */
 static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, const float *first,
                                   const float *second) {
     const ampi_slot   *s     = &opt->plan->host_slots[i];
@@ -5878,7 +5867,7 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
     AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
-    /* refused in a capture, which a copy of few bytes would go into */
+    /* fails during a capture, into which a copy of few bytes would go */
     AMPI_TRY(ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate));
     slot = &opt->plan->host_slots[i];
     if (slot->moment[1].data && !gate.step)
@@ -5902,26 +5891,26 @@ AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  state
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
-   body      kind, tensors; in a shard rank and number of ranks; scaler; control; of each tensor its
+   body      kind, tensors; in a shard rank and number of ranks; scaler; control; each tensor's
              size, storage, options and name; with AMPI_FILE_SEED desc.seed, with _REPORT a report
-             (ampi_walk_report); then of each tensor its masters, fp32, and moments as they are
-             stored: in a shard the rank's
+             (ampi_walk_report); then each tensor's masters, in fp32, and moments as they are
+             stored; in a shard those of the rank
    trailer   u64 sum of the body
 
-   A set of files has one of each rank (_SHARD) and one that names them (_SET), whose body is an
-   ampi_set: its word of content is the sum of what ends the bodies of all its shards, so that no
-   file of another run or moment takes a place in it.
+   A set of files has a shard of each rank (_SHARD) and a file that names them (_SET), whose body
+   is an ampi_set. Its content is the sum of its shards' trailers, so that no file of another run
+   or step is taken for one of the set.
 
-   Version 6 is 0.7.0's, which takes a file with AMPI_FILE_OWN (some tensors are own) for a newer
-   one. 0.6.0 had no flags: it wrote version 4, or 5 of shards and sets, to which 256 was added
-   for a report and 512 for a seed. A tensor's storage was one number, and a set had no word of
-   content. Versions 1 to 3 came before it and are refused.
+   0.7.0 wrote version 6, too, but a file with AMPI_FILE_OWN (some tensors are own) is newer to it.
+   0.6.0 had no flags: it wrote version 4, or 5 for shards and sets, and added 256 for a report and
+   512 for a seed. A tensor's storage was one number, and a set had no content. Versions 1 to 3 are
+   older and are refused.
 
-   Little-endian. Every number of a body takes eight bytes, names and arrays are padded to eight.
-   A sum takes eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so
+   All is little-endian. Numbers of a body take eight bytes; names and arrays are padded to eight.
+   A sum takes eight bytes at a time: h = (h ^ x) * odd, then h ^= h >> 32. Both can be undone, so
    that no change within eight bytes goes unseen. */
 
-enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
+enum { AMPI_STATE_NAME = 48 }; /* of a name, as much as messages show */
 enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLDEST = 4 /* that is read */ };
 enum { AMPI_FILE_SHARD = 1, AMPI_FILE_SET = 2, AMPI_FILE_REPORT = 4, AMPI_FILE_SEED = 8,
        AMPI_FILE_OWN = 16, AMPI_FILE_FLAGS = 31 };
@@ -5933,8 +5922,8 @@ AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
 
-/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one step
-   from each other, so that none is written over. */
+/* A set of files, one of each rank; if ranks is 0, there is none. Sets of one step differ in
+   their edition, so that none overwrites another. */
 typedef struct ampi_set { uint64_t step, edition, ranks, content; } ampi_set;
 
 struct ampi_archive {
@@ -5942,20 +5931,20 @@ struct ampi_archive {
     unsigned char *room;       /* of a block, for models and low bits                           */
     ampi_walk      walk;
     uint32_t       version, flags;
-    uint64_t       rank, ranks; /* whose shard it is, as the file of a shard says              */
+    uint64_t       rank, ranks; /* whose shard it is; a shard's file says it                   */
     ampi_set       set;        /* that the file names                                           */
-    uint64_t       body;       /* how many bytes it has in the file                             */
+    uint64_t       body;       /* its bytes in the file                                         */
     amp_write_fn   write_fn;
     void          *user;
     unsigned char *bytes;      /* saving: a block not yet written; verifying, loading: the body */
-    size_t         used, size; /* of it; size: there is no more of the body than this           */
+    size_t         used, size; /* of bytes; size: bytes of the body that were read              */
     uint64_t       count, sum;
-    uint64_t       tables;     /* bytes of the body in front of masters and moments             */
-    uint64_t       common;     /* hash of the numbers and names that all ranks have alike        */
-    amp_result     result;     /* the first error; nothing moves after it                       */
+    uint64_t       tables;     /* bytes of the body before masters and moments                  */
+    uint64_t       common;     /* hash of numbers and names that are the same on all ranks       */
+    amp_result     result;     /* the first error; it stops the walk                            */
 };
 
-/* What is saved beside masters and moments; the scaler in control, also a shared one. */
+/* What is saved besides masters and moments; control has the scaler, also a shared one. */
 struct ampi_state {
     ampi_control control;
     uint32_t     has_lr;
@@ -5991,7 +5980,7 @@ static void ampi_flush(ampi_archive *a) {
 
 AMPI_COLD_BEGIN
 
-/* A number of the file that is none that amp.h writes. */
+/* The file has a number that amp.h never writes. */
 static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const char *bounds) {
     char room[AMPI_DECIMALS];
     if (a->result != AMP_OK) return;
@@ -6000,7 +5989,7 @@ static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const ch
               ampi_digits(room, x), bounds);
 }
 
-/* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL if they do not matter. */
+/* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL: nothing to copy. */
 static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     const size_t   padded = (num_bytes + 7) / 8 * 8;
     unsigned char *at;
@@ -6049,7 +6038,7 @@ static void ampi_number(ampi_archive *a, void *number, size_t size, int own, con
 #define AMPI_NAMED_3(a, p, x, y, z) \
     (AMPI_NAMED(a, p, x), AMPI_NAMED(a, p, y), AMPI_NAMED(a, p, z))
 
-/* The file is not this optimizer's: what differs, once. */
+/* The file is not this optimizer's: tells what differs. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
     char room[2][AMPI_DECIMALS];
     a->result = AMP_ERROR_MISMATCH;
@@ -6064,13 +6053,13 @@ static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
     if (x != expected && a->result == AMP_OK) ampi_differs(a, what, x, expected);
 }
 
-/* The name that stands next in a body that is being verified, or as much as there is room for. */
+/* Tells the next name of a body that is being verified, as far as there is room. */
 static void ampi_tell_name(ampi_archive *a, uint64_t length) {
     const size_t left = ampi_min(a->size - a->used, AMPI_STATE_NAME - 1);
     const size_t n    = length < left ? (size_t)length : left;
     char         text[AMPI_STATE_NAME] = {0};
     size_t       i;
-    for (i = 0; i < n; i++) /* whatever a file may hold */
+    for (i = 0; i < n; i++) /* a file may hold anything */
         text[i] = a->bytes[a->used + i] < ' ' ? '?' : (char)a->bytes[a->used + i];
     a->result = AMP_ERROR_MISMATCH;
     ampi_tell(a->opt->desc.problem, "its name in the file is \"%s\"", text);
@@ -6108,11 +6097,11 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
     }
 }
 
-/* An array of a slot, and the bytes of an element in the file: of a master that is coded beside
-   a model 4; grouped: of a scale for each group. */
+/* An array of a slot. size: of an element in the file, 4 for a coded master; grouped: one a
+   group. */
 typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_section;
 
-/* From backend memory to save, or to it to load. */
+/* Copies from backend memory to save, and to it to load. */
 static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_bytes) {
     const amp_backend *b    = &a->opt->backend;
     const int          save = a->walk == AMPI_SAVE;
@@ -6121,7 +6110,7 @@ static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_b
                                           save ? AMPI_TO_HOST : AMPI_TO_BACKEND);
 }
 
-/* n elements of a section, saved to memory at, or loaded from it. */
+/* Saves n elements of a section to memory at, or loads them from it. */
 static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                             size_t from, unsigned char *at, size_t n) {
     const ampi_stored *master = &slot->master;
@@ -6145,13 +6134,13 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     ampi_fp_end(fp);
 }
 
-/* The elements of a tensor that a file has, of which some are stored here. A file that is saved
-   has just these. */
+/* Walks the elements of a tensor that a file has, of which some are stored here. A file that is
+   saved has exactly these. */
 static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                               ampi_shard file) {
     ampi_shard own = {slot->first, slot->first + slot->n};
     uint64_t  piece;
-    if (s->grouped) { /* a whole number of them, or all */
+    if (s->grouped) { /* shards end with a group, or with the tensor */
         own.begin  = ampi_groups(own.begin);
         own.end    = ampi_groups(own.end);
         file.begin = ampi_groups(file.begin);
@@ -6186,12 +6175,12 @@ static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_shard 
 
 AMPI_COLD_BEGIN
 
-/* What files call formats of masters and moments. */
+/* Names of masters' and moments' formats, by the numbers of files. */
 static const char *const ampi_filed_masters[] = {"fp32 or split", "24bit", "24bit of fp16", "sr",
                                                  "sr of fp16", "kahan", "kahan of fp16"};
 static const char *const ampi_filed_moments[] = {"fp32", "bf16", "8bit"};
 
-/* The file has another storage format: its name, and ours. */
+/* The file has another storage format: tells both names. */
 static void ampi_stores_other(ampi_archive *a, const char *what, const char *const *names,
                               size_t count, uint64_t theirs, uint64_t ours) {
     a->result = AMP_ERROR_MISMATCH;
@@ -6205,9 +6194,8 @@ static void ampi_stores_other(ampi_archive *a, const char *what, const char *con
             &a->opt->desc, "the file's desc.storage, or amp_tensor.storage,", "STORAGE");
 }
 
-/* Which moments a tensor has, and 4 if it is own; how they and its masters are stored. An
-   optimizer with masters of fp32 loads those of all formats, but not 0.6.0's KAHAN, which had two
-   words for each. */
+/* Which moments a tensor has, and 4 if it is own; formats of moments and masters. Fp32 masters
+   are loaded from all formats, except from 0.6.0's KAHAN, which had two words for each. */
 static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t has     = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u) |
                              (slot->own ? 4u : 0u);
@@ -6257,10 +6245,10 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     slot->weight_decay = weight_decay;
 }
 
-/* The numbers in front of tensors, in the order of a file, and the least and the most that a run
-   can have: of floats their bits, which are in the order of what is not negative. Types: i, u 4
-   bytes and n 8, integers, of which u is a rank's own; f and d floats, F and D those that users
-   may set to -0. */
+/* The numbers before the tensors, in the order of a file, with the least and the most that a run
+   can have. Of floats these are bits, whose order is that of numbers that are not negative.
+   Types: integers of 4 bytes, i and u (ranks may differ), and of 8, n; floats f and d, and F and
+   D, which users may set to -0. */
 typedef struct ampi_field {
     const char *name;
     size_t      at; /* in ampi_state */
@@ -6319,7 +6307,7 @@ static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
     }
 }
 
-/* The number of a field that has such bits. */
+/* Prints the number of a field that has these bits. */
 static void ampi_tell_bits(char *problem, const ampi_field *f, uint64_t bits) {
     char   room[AMPI_DECIMALS];
     double x = (double)ampi_f32_from_bits((uint32_t)bits);
@@ -6346,20 +6334,20 @@ static int ampi_fields_ok(const ampi_state *state, char *problem) {
     return 1;
 }
 
-/* Is this norm one of a check? 0 to inf; or 0 * inf, where the scale and all gradients were 0. */
+/* Can a check find this norm? 0 to inf; or 0 * inf, if the scale and all gradients were 0. */
 static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_factor) {
     const uint64_t bits = ampi_bits_at(norm, 8);
     return bits <= AMPI_F64_INF || (bits << 1 > AMPI_F64_INF << 1 && inv_scale == AMPI_F32_INF &&
                                     clip_factor == AMPI_F32_ONE);
 }
 
-/* The body of a file that names a set: until version 5 without its content. */
+/* The body of a file that names a set; before version 6 it has no content. */
 static void ampi_walk_set(ampi_archive *a) {
     AMPI_NAMED_3(a, &a->set, step, edition, ranks);
     if (a->version >= 6) AMPI_NAMED(a, &a->set, content);
 }
 
-/* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
+/* Walks the whole body. Sizes and names are the optimizer's: a file cannot lead out of arrays. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     uint64_t        before = 0, common;
@@ -6377,7 +6365,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->flags & AMPI_FILE_SEED) AMPI_NAMED(a, &state->control, seed);
     common = a->common;
     if (a->flags & AMPI_FILE_REPORT) ampi_walk_report(a, opt);
-    a->common = common; /* a report is of one rank */
+    a->common = common; /* reports of ranks differ */
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const uint64_t n = ampi_tensor(opt, (int)i)->n;
@@ -6387,7 +6375,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     }
 }
 
-/* What is in backend memory of an optimizer between two steps. */
+/* Reads what backend memory has of an optimizer between two steps. */
 static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     state->has_lr = opt->plan->has_lr != 0;
@@ -6395,7 +6383,7 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
 }
 
-/* Count the body that version and flags tell of, and of a rank: its own, where a->ranks is 0. */
+/* Counts the body by version and flags. A shard is a->rank's, or if a->ranks is 0 this rank's. */
 static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     a->opt = opt;
     if (!(a->flags & AMPI_FILE_SHARD)) {
@@ -6408,7 +6396,7 @@ static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_sta
     ampi_walk_state(a, opt, state);
 }
 
-/* The header of a body of so many bytes. */
+/* Writes the header of a body of size bytes. */
 static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size) {
     memcpy(header, "AMPSTATE", 8);
     ampi_put_le(header + 8, (uint64_t)flags << 32 | AMPI_STATE_VERSION);
@@ -6416,9 +6404,8 @@ static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size
     ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
 
-/* Is this a scaler that amp_scaler_init, updates and what users may write could have made, if
-   each field is in its bounds? Scale and next_scale need not be finite, but one is the other
-   rounded. */
+/* Can amp_scaler_init, updates and users have made this scaler, if each field is in its bounds?
+   Scale and next_scale need not be finite, but scale is next_scale rounded. */
 static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
     const ampi_preset_row *row  = &ampi_presets[s->preset];
     const float            next = ampi_single(s->next_scale);
@@ -6439,7 +6426,7 @@ static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
     return !what;
 }
 
-/* Are these numbers ones that a run can have? If not, the desc's problem says which. */
+/* Can a run have these numbers? If not, the desc's problem says which. */
 static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state) {
     static const char *const bounds  = "0 to inf, or NaN where a scale of 0 made it";
     const ampi_control      *c       = &state->control;
@@ -6456,7 +6443,7 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
     return ampi_scaler_sane(&c->scaler, problem);
 }
 
-/* Count what is to be saved, if load would take it. */
+/* Counts what is to be saved, unless load would refuse it. */
 static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, ampi_state *state) {
     int sane;
     AMPI_TRY(ampi_read_state(opt, state));
@@ -6467,12 +6454,12 @@ static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, amp
     if (opt->ranks.count > 1) a->flags |= AMPI_FILE_SHARD;
     if (opt->plan->record) a->flags |= AMPI_FILE_REPORT;
     if (opt->plan->stochastic) a->flags |= AMPI_FILE_SEED;
-    if (opt->plan->owns) a->flags |= AMPI_FILE_OWN; /* which 0.7.0 takes for newer */
+    if (opt->plan->owns) a->flags |= AMPI_FILE_OWN; /* to 0.7.0 this is a newer file */
     ampi_count_state(a, opt, state);
     return AMP_OK;
 }
 
-/* a: what was counted, or a set that the file names. */
+/* Saves what was counted in a, or the set that it names. */
 static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_state *state,
                             amp_write_fn write_fn, void *user) {
     unsigned char ends[AMPI_STATE_HEADER];
@@ -6503,7 +6490,7 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     return ampi_told(opt->desc.problem, ampi_save(opt, &a, &state, write_fn, user));
 }
 
-/* What versions before 6 have in place of flags. */
+/* Reads what versions before 6 have instead of flags. */
 static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     a->version = (uint32_t)x & 255u;
     a->flags   = 0;
@@ -6516,7 +6503,7 @@ static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     return AMP_OK;
 }
 
-/* The header: which version, what flags, how long a body; and which set a file names. */
+/* Reads the header: version, flags, bytes of the body; and the set, if the file names one. */
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
     uint64_t      x;
@@ -6537,7 +6524,7 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
         a->flags = 0;
         return AMP_OK;
     }
-    if (a->body % 8) return AMP_ERROR_CORRUPT; /* sums go by eight bytes */
+    if (a->body % 8) return AMP_ERROR_CORRUPT; /* a sum takes eight bytes at a time */
     if (!(a->flags & AMPI_FILE_SET)) return AMP_OK;
     if (a->flags != AMPI_FILE_SET ||
         a->body != (a->version < 6 ? AMPI_STATE_OLD_SET : AMPI_STATE_SET))
@@ -6549,9 +6536,9 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
 struct ampi_loading {
     ampi_archive *files, one; /* files: &one, or a set's, allocated */
     size_t        num;
-    int           alone;      /* this rank reads its own file of a set, and others theirs */
-    uint64_t      sum;        /* of what ends its files */
-    ampi_state    own, state; /* before, and as the files bring it */
+    int           alone;      /* each rank reads its own file of a set */
+    uint64_t      sum;        /* of its files' trailers */
+    ampi_state    own, state; /* before the load, and from the files */
 };
 
 static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
@@ -6562,8 +6549,8 @@ static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
     return ampi_read_state(opt, &l->own);
 }
 
-/* Read the body into a->bytes, which ampi_load_end releases. If the file's is of another size
-   than a->count, it cannot be this optimizer's, and as much is read as may tell why. */
+/* Reads the body into a->bytes, which ampi_load_end releases. If its size is not a->count, it is
+   not this optimizer's, and only as much is read as may tell why. */
 static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
                                  void *user) {
     const int      fits = a->body == a->count;
@@ -6579,8 +6566,8 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     return fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
-/* Read and verify the rest of a file whose header has been read. l->state: what it brings beside
-   arrays, with what ranks may have of their own: an overflow of one is one of all. */
+/* Reads and verifies the rest of a file, after its header. l->state gets all but arrays. Where
+   ranks may differ, files are combined: an overflow of one is an overflow of all. */
 static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  amp_read_fn read_fn, void *user) {
     const ampi_state before = l->state;
@@ -6596,7 +6583,7 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
                            "this file names a set: amp_optimizer_load_file reads that");
     l->state = l->own;
     ampi_count_state(a, opt, &l->state);
-    AMPI_TRY(a->result); /* it may have a report, which was left out */
+    AMPI_TRY(a->result); /* the file may have a report, and the code none */
     fits = a->body == a->count;
     AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
     a->walk = AMPI_VERIFY;
@@ -6613,8 +6600,8 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     return a->result;
 }
 
-/* What the file does not decide: whether the scaler is disabled, and the learning rate if it has
-   none. */
+/* Keeps what the file does not decide: whether the scaler is disabled, and the learning rate if
+   it has none. */
 static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     const amp_scaler *own    = &l->own.control.scaler;
     ampi_state       *state  = &l->state;
@@ -6630,7 +6617,7 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     c->seen_updates = 0;
 }
 
-/* All that was verified goes to its place, and model copies are written. */
+/* Loads all that was verified, and writes model copies. */
 static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *l) {
     const amp_backend *b    = &opt->backend;
     amp_plan          *plan = opt->plan;
@@ -6641,7 +6628,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     plan->has_lr = l->state.has_lr != 0u;
     if (plan->record) ampi_forget(plan);
     for (i = 0; i < l->num; i++) {
-        ampi_state file = l->state; /* of which the walk takes what is settled already */
+        ampi_state file = l->state; /* a copy, because l->state is settled already */
         l->files[i].walk = AMPI_LOAD;
         l->files[i].used = 0;
         ampi_walk_state(&l->files[i], opt, &file);
@@ -6654,19 +6641,19 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
         AMPI_TRY(ampi_send(b, &there->weight_decay, &slot->weight_decay,
                            sizeof slot->weight_decay));
         AMPI_TRY(ampi_send(b, &there->overflows, &slot->overflows, sizeof slot->overflows));
-        slot->weight = NULL; /* what rebind has brought is of before */
+        slot->weight = NULL; /* rebind has brought it before the load */
     }
     AMPI_TRY(ampi_write_models(opt));
     AMPI_TRY(ampi_send(b, plan->control, c, sizeof *c));
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
-    if (opt->ranks.count) /* what was accumulated is of another run */
+    if (opt->ranks.count) /* accumulated gradients are of another run */
         AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
-    opt->carries = 1; /* what the caller saved beside the state */
-    opt->desc.first_step = 0; /* nobody misses its moments any more */
+    opt->carries = 1; /* unscaled gradients, if the caller saved them */
+    opt->desc.first_step = 0; /* moments have been loaded */
     return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 
-/* The end, be it an error. */
+/* Ends a load, also after an error. */
 static amp_result ampi_load_end(amp_optimizer *opt, ampi_loading *l, amp_result result) {
     size_t k;
     if (result == AMP_OK) result = ampi_load_all(opt, l);
@@ -6702,14 +6689,14 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     return true;
 }
 
-/* Where a state goes: to the file that a path leads to, or one whose name begins with that
-   one's, by way of another beside it. */
+/* Where a state goes: to the file that a path leads to (base), or to one whose name begins with
+   that (path), by way of a temporary one beside it (aside). */
 enum { AMPI_PATH = 4096 };
 struct ampi_target {
     char     base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
-    int      mode;  /* POSIX: of the file that is there, for all that replace it; or -1 */
-    int      error; /* errno of the call by which a save has failed; or 0 */
-    ampi_archive a; /* what is saved: of state */
+    int      mode;  /* POSIX: an existing file's, for all that replace it; or -1 */
+    int      error; /* errno of the call that failed in a save; or 0 */
+    ampi_archive a; /* what is saved, from state */
     ampi_state   state;
 };
 
@@ -6717,7 +6704,7 @@ struct ampi_target {
 
 #if (defined(__STRICT_ANSI__) || defined(_POSIX_C_SOURCE) || defined(_POSIX_SOURCE)) && \
     !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
-/* strict C99, or a program for an older POSIX, hides them; the first may be a macro, too */
+/* strict C99, or a program for an older POSIX, hides them; fileno may be a macro */
 extern int     (fileno)(FILE *file);
 extern FILE   *fdopen(int file, const char *mode);
 extern int     fsync(int file);
@@ -6725,14 +6712,14 @@ extern int     fchmod(int file, mode_t mode);
 extern ssize_t readlink(const char *path, char *buffer, size_t size);
 #endif
 
-/* How much of path is its directory, with the slash. */
+/* The length of path's directory, with the slash. */
 static size_t ampi_directory(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* Replace a symbolic link by what it leads to, until it is none. A link may dangle: then the
-   file is made where it points. */
+/* Replaces a symbolic link by its target, until it is none. If a link dangles, the file is
+   created where it points. */
 static amp_result ampi_follow(ampi_target *to) {
     char        link[AMPI_PATH];
     struct stat s;
@@ -6751,7 +6738,7 @@ static amp_result ampi_follow(ampi_target *to) {
     return AMP_ERROR_WRITE;
 }
 
-/* What a crash has left there, or somebody's link, is not written into. */
+/* Creates the temporary file, never writing into what a crash or a link has left there. */
 static FILE *ampi_create(const ampi_target *to) {
     const mode_t mode = to->mode < 0 ? 0666 : (mode_t)to->mode & 0777;
     FILE        *stream;
@@ -6759,7 +6746,7 @@ static FILE *ampi_create(const ampi_target *to) {
     unlink(to->aside);
     file   = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
     stream = file < 0 ? NULL : fdopen(file, "wb");
-    if (stream) setvbuf(stream, NULL, _IONBF, 0); /* blocks are large; a signal undoes no write */
+    if (stream) setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
     else if (file >= 0) {
         unlink(to->aside);
         close(file);
@@ -6767,21 +6754,21 @@ static FILE *ampi_create(const ampi_target *to) {
     return stream;
 }
 
-/* All of it is on the disk, with the mode that it shall have: or with fewer rights, not more. */
+/* Sets a file's mode and flushes it to the disk. A failed fchmod leaves it fewer rights. */
 static int ampi_flush_file(const ampi_target *to, FILE *file) {
     if (to->mode >= 0) (void)fchmod(fileno(file), (mode_t)to->mode);
     return fsync(fileno(file)) == 0;
 }
 
-/* What was written beside the file takes its place. The new name is on the disk when its
-   directory is; some file systems cannot do that. */
+/* Moves the temporary file to its place. The new name is on the disk when its directory is; some
+   file systems cannot flush that. */
 static int ampi_move(ampi_target *to) {
     const size_t length = ampi_directory(to->path);
     int          directory, flushed, error;
     if (rename(to->aside, to->path) != 0) return 0;
     to->path[length] = '\0';
     directory        = open(length ? to->path : ".", O_RDONLY);
-    if (directory < 0) return 1; /* one that may be written to, but not read */
+    if (directory < 0) return 1; /* it may be written to, but not read */
     flushed = fsync(directory) == 0 || errno != EIO;
     error   = errno;
     close(directory);
@@ -6817,7 +6804,7 @@ static int ampi_move(ampi_target *to) { return rename(to->aside, to->path) == 0;
 
 #endif
 
-/* Where path leads to. */
+/* Finds the file that path leads to. */
 static amp_result ampi_aim(ampi_target *to, const char *path) {
     const size_t length = strlen(path);
     if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
@@ -6825,7 +6812,7 @@ static amp_result ampi_aim(ampi_target *to, const char *path) {
     return ampi_follow(to);
 }
 
-/* What is saved goes to to->path, with all that it takes to find it there after a crash. */
+/* Saves to to->path, in such a way that a crash leaves the old file or the new one. */
 static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     const size_t length = strlen(to->path);
     FILE        *file;
@@ -6846,7 +6833,7 @@ static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     return result;
 }
 
-/* In place of what is there. */
+/* Replaces the file at to->base. */
 static amp_result ampi_replace_base(ampi_target *to, const amp_optimizer *opt) {
     memcpy(to->path, to->base, strlen(to->base) + 1);
     return ampi_replace_file(to, opt);
@@ -6856,7 +6843,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     ampi_target *to;
     amp_result   result;
     int          error;
-    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever happens to one */
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever fails on one */
     to     = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (to) to->error = 0;
     result = to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
@@ -6873,7 +6860,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     return ampi_told(opt->desc.problem, result);
 }
 
-/* A file, read and verified; if it names a set, which one. */
+/* Reads and verifies a file; if it names a set, only which one. */
 static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  const char *path) {
     FILE      *file = fopen(path, "rb");
@@ -6957,7 +6944,7 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     double     number = 0.0;
     if (!is_word && !(ampi_read_number(text, length, &number) && number > 0.0)) return 0;
     if (!is_word || d->preset == AMP_PRESET_STATIC || d->preset == AMP_PRESET_NONE) {
-        /* limits and all were for another schedule */
+        /* limits and the rest were for another schedule */
         char *problem = d->problem;
         memset(d, 0, sizeof *d);
         d->problem = problem;
@@ -6969,15 +6956,15 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     return ampi_scaler_setup(&scaler, d, NULL) == AMP_OK;
 }
 
-/* Where a scale of 1 was meant to be none: for fp32 or bf16, and now the type is fp16. */
+/* Was there no loss scale, for fp32 or bf16? The type becomes fp16 now. */
 static int ampi_no_scale(const amp_scaler_desc *s, amp_dtype type) {
     const int small = s->preset == AMP_PRESET_STATIC && s->init_scale > 0.0f &&
-                      s->init_scale <= 1.0f; /* which 0.7.0's programs have for bf16 */
+                      s->init_scale <= 1.0f; /* as 0.7.0's programs have it for bf16 */
     return type != AMP_F16 &&
            (s->disabled || s->preset == AMP_PRESET_NONE || (small && type == AMP_BF16));
 }
 
-/* desc.storage for model copies of another type than it was made for. */
+/* Replaces a desc.storage that was made for model copies of another type. */
 static void ampi_env_storage(amp_optimizer_desc *d) {
     static const amp_storage masters[] = {{AMP_FORMAT_F32, AMP_FORMAT_F32},
                                           {AMP_FORMAT_F32, AMP_FORMAT_BF16},
@@ -6989,7 +6976,7 @@ static void ampi_env_storage(amp_optimizer_desc *d) {
         d->storage = &masters[s->moments];
 }
 
-/* What three variables say, where they say something; which one is wrong, and what it must be, or
+/* Applies three variables, if they are set. Returns the one that is wrong and what it must be, or
    NULL. */
 static AMPI_NOINLINE const char *ampi_env_choose(amp_optimizer_desc *d, const char **must) {
     const ampi_variable dtype = ampi_env("AMP_DTYPE"), scale = ampi_env("AMP_LOSS_SCALE");
@@ -7099,7 +7086,7 @@ typedef struct ampi_operand {
 
 typedef struct ampi_task ampi_task;
 
-/* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
+/* No two functions of an engine, or of a tier, have the same type, as in ampi_functions. */
 typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
     size_t depth, near;                    /* pieces of a panel along k; of them at a time */
@@ -7126,13 +7113,13 @@ typedef struct ampi_engine {
                  size_t odd);
 } ampi_engine;
 
-/* Members by name: C++ has had that since 2020, and then does not compile another order. */
+/* Members by name. C++ knows this since 2020, and then refuses another order. */
 #if defined(__cplusplus) && __cplusplus < 202002L
 #define AMPI_IS(member, value) value
 #else
 #define AMPI_IS(member, value) .member = value
 #endif
-/* Of a kernel for words: three steps of rows, two vectors. And what all have of a tier. */
+/* Members of an engine: of kernels with three steps of rows and two vectors; and of a tier. */
 #define AMPI_BLOCKS(R, W, in_pairs, from)                                                      \
     AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
@@ -7142,9 +7129,9 @@ typedef struct ampi_engine {
     AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                    \
     AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier))
 
-/* >>impl processors: that of pairs for a product, or NULL. Tiles split numbers in two terms, others
-   want bf16 whole; whether this process may use tiles, the first call that would use
-   them asks. And all that there are, then NULL. */
+/* >>impl processors: the engine of pairs for a product, or NULL. Tiles split numbers in two
+   terms, others need whole bf16. The first call that would use tiles asks whether this process
+   may. The other one lists all engines, then NULL. */
 static const ampi_engine *ampi_engine_pairs(int whole, size_t m, size_t n, size_t k);
 static const ampi_engine *ampi_engine_of(size_t i);
 
@@ -7182,12 +7169,12 @@ static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
     return x;
 }
 
-/* What the driver knows of a product, of those of a batch from one on, or of a thread's share.
-   What is not packed needs nothing from terms on. */
+/* What the driver knows of a product, of a batch's products from one on, or of a thread's share.
+   Products that are not packed use nothing from terms on. */
 struct ampi_task {
     const ampi_engine   *e;
     void (*run)(ampi_task *w); /* it depends on m, n and k alone    */
-    const amp_gemm_args *g;    /* as it was asked for; here and now */
+    const amp_gemm_args *g;    /* the call's; the rest: this share's */
     size_t               m, n, k, count;
     float                alpha;
     void                *c;
@@ -7412,7 +7399,7 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
                                 ampi_min(k + w->deep, w->k));
 }
 
-/* What does little work by FMA: where others go in pairs, the odd k first, it has their bits. */
+/* For products with little work: FMA, in the order of pairs where others use pairs. */
 static const ampi_engine *ampi_engine_words(const ampi_task *w) {
     return w->e->pairs ? ampi_tier_now()->engine : w->e;
 }
@@ -7723,7 +7710,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 #define AMPI_THREAD_LOCAL __declspec(thread)
 #endif
 
-/* Who has a say in this thread's products before they run: autocast, if it is in use. */
+/* What may change this thread's products before they run: autocast, if it is in use. */
 typedef struct ampi_hook {
     amp_result (*product_fn)(void *context, const amp_backend *backend, amp_gemm_args *g);
     void *context;
@@ -7958,15 +7945,15 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
 }
 
 /* ---------------------------------------------------------------- >>impl  ranks
-   The tree of accumulate: of an even number of gradients each half by itself, then the two sums;
-   an odd number one after the other. So where count is a power of two that divides M, a rank's k
-   are a branch of the tree of all M. Of the sums that ranks add without whole each is 0 on every
-   rank but one, or they are whole numbers below 2^32: any order is exact. */
+   accumulate adds as a tree: an even number of gradients as two halves and then their sums, an
+   odd number one after the other. So if count is a power of two that divides M, the k of a rank
+   are a branch of the tree of all M. Without whole, each sum that ranks add is 0 on all ranks
+   except one, or consists of whole numbers below 2^32, so that any order is exact. */
 
 #ifndef AMP_NO_RANKS
 AMPI_COLD_BEGIN
 
-enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
+enum { AMPI_RANKS = 65536 }; /* at most, so that no file of a set can make a load take long */
 
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     const amp_ranks *r = d->ranks;
@@ -7987,7 +7974,7 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     return AMP_OK;
 }
 
-/* 64 bits as two numbers that ranks add exactly in doubles; and their sum from these. */
+/* 64 bits as two doubles that ranks add exactly, and their sum from these. */
 static void ampi_split_sum(double *words, uint64_t sum) {
     words[0] = (double)(sum >> 32);
     words[1] = (double)(sum & 0xffffffffu);
@@ -8001,15 +7988,15 @@ typedef enum ampi_outcome {
     AMPI_AGREED,   /* all ranks have succeeded, with the same hash             */
     AMPI_DIFFERED, /* all have succeeded, and hashes differ                    */
     AMPI_FAILED,   /* a rank has failed, and all know                          */
-    AMPI_NOT_MET   /* the reduction failed: others may have learnt another end */
+    AMPI_NOT_MET   /* the reduction failed: others may see another end         */
 } ampi_outcome;
 
-/* Ranks meet: *result is this rank's, and becomes what all return; theirs: if another one has
-   failed; text: if hashes differ. count words are added, also where a rank has failed. Maxima are
-   {h, ~h}, h being odd, so that the largest of both tell the smallest h; both all ones is a
-   failure. A rank whose prepare has failed has no plan: it says so in 24 bytes of backend memory.
-   Prepare and load_file meet once: where that is AMPI_NOT_MET for one rank, or its backend fails
-   behind it, the others go on. */
+/* Ranks meet. *result is this rank's; it becomes theirs if another rank has failed, and an error
+   with text if hashes differ. count words are added over all ranks, even if one has failed.
+   Maxima are {h, ~h}, h being odd, so that the largest of both tell the largest h and the
+   smallest; both are all ones from a rank that has failed. If its prepare has failed, it has no
+   plan, and sends them from 24 bytes of backend memory. Prepare and load_file meet once: if that
+   is AMPI_NOT_MET for one rank, or its backend fails later, the others go on. */
 static ampi_outcome ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
                                uint64_t hash, const char *text, double *words, size_t count) {
     const amp_backend *b    = &opt->backend;
@@ -8046,8 +8033,8 @@ static ampi_outcome ampi_agree(const amp_optimizer *opt, amp_result *result, amp
     return failed ? AMPI_FAILED : AMPI_DIFFERED;
 }
 
-/* A hash of what all ranks must have alike: what a file says, what else decides a step, and types
-   that travel between ranks. */
+/* A hash of what must be the same on all ranks: what a file has, what else decides a step, and
+   types that ranks exchange. */
 static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     ampi_archive    a;
@@ -8072,8 +8059,8 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     return sum;
 }
 
-/* Could all ranks prepare (result: could this one?), have they the same tables, and is every number
-   from 0 to count - 1 that of one rank? Hashes of all numbers add up to what they should. */
+/* Could all ranks prepare (result: could this one)? Are their tables the same? Is each number
+   from 0 to count - 1 that of one rank? (Then hashes of all numbers have a known sum.) */
 static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result) {
     const amp_ranks *s    = &opt->ranks;
     uint64_t         hash = 0, all = 0;
@@ -8125,7 +8112,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
                                                              count, run, type, (size_t)s->n));
 }
 
-/* The body of a file that names a set. */
+/* Reads the body of a file that names a set. */
 static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char body[AMPI_STATE_SET + 8];
     a->size = (size_t)a->body;
@@ -8141,8 +8128,8 @@ static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user
 
 #ifndef AMP_NO_STDLIB
 
-/* Which set does path name? None where there is no file, or one that is no set's. A file that
-   cannot be read may name any: errno says why. */
+/* Which set does path name? None if there is no file, or if it is not a set's. A file that cannot
+   be read may name any; errno says why. */
 static amp_result ampi_set_at(const char *path, ampi_set *set) {
     FILE        *file   = fopen(path, "rb");
     int          failed = !file && errno != ENOENT, error;
@@ -8170,7 +8157,7 @@ static amp_result ampi_name_shard(ampi_target *to, const ampi_set *set, uint64_t
     return AMP_OK;
 }
 
-/* This rank's share of the files of a set that nothing names. */
+/* Removes this rank's share of the files of a set that nothing names. */
 static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set *set) {
     uint64_t rank = (uint64_t)r->rank;
     for (; rank < set->ranks; rank += r->count ? (uint64_t)r->count : 1)
@@ -8185,7 +8172,7 @@ static ampi_outcome ampi_meet_saving(const amp_optimizer *opt, amp_result *resul
                       "steps differ", words, count);
 }
 
-/* Rank 0 names the set. May path name it now, though that has failed, or another rank fails? */
+/* Rank 0 names the set. named: may path name it now, even if this has failed? */
 static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
                                 double *named) {
     ampi_set   now;
@@ -8203,10 +8190,10 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
     return result;
 }
 
-/* Which set path names, and which one shall take its place, by the word of rank 0 for all: others'
+/* Finds the set that path names, and the one to take its place. Rank 0 decides for all: others'
    views of a shared file system may be older. result: can this rank save? Ranks meet again before
-   they write: none sees the new set there. (It would, where rank 0 does not find what was saved in
-   this step already.) set is of no rank if this one is not to write. */
+   they write; then none may see the new set there. (One would, if rank 0 does not see what was
+   saved in this step already.) set->ranks becomes 0 if this rank must not write. */
 static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
                                  ampi_set *old, ampi_set *set, amp_result result) {
     const int  first = opt->ranks.rank == 0;
@@ -8240,10 +8227,10 @@ static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint
     return result;
 }
 
-/* A set in place of the old one. All ranks meet four times, whatever they learn: one whose
-   reduce_fn has failed brings that to the next meeting, where others wait for it. A set whose
-   files are all on the disk is named by rank 0; then the old one goes. What a save that failed
-   has written goes, if to->base does not name it and never will. */
+/* Saves a set in place of the old one. All ranks meet four times, whatever happens: one whose
+   reduce_fn has failed brings that to the next meeting, where others wait for it. When all files
+   of a set are on the disk, rank 0 names it, and the old set is removed. What a failed save has
+   written is removed, if to->base does not name it and never will. */
 static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_result result) {
     const uint64_t common = result == AMP_OK ? to->a.common : 0;
     ampi_set       old = {0, 0, 0, 0}, set = {0, 0, 0, 0};
@@ -8262,7 +8249,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_r
     return result;
 }
 
-/* Whatever is saved there, no file of the set that was there stays. */
+/* Saves a set or a single file. Files of the set that was there are removed. */
 static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result) {
     ampi_set old;
     if (opt->ranks.count > 1) return ampi_save_set(opt, to, result);
@@ -8275,7 +8262,7 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
 
 #define AMPI_NOT_ONE "the files of this set are not of one moment"
 
-/* What is wrong with a file of a set: it lies beside the file that names it. */
+/* Tells what is wrong with a file of a set, which lies beside the file that names it. */
 static void ampi_tell_shard(char *problem, const char *path, amp_result result) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char        why[AMP_PROBLEM_SIZE];
@@ -8284,15 +8271,15 @@ static void ampi_tell_shard(char *problem, const char *path, amp_result result) 
     ampi_tell(ampi_blank(problem), "file %s: %s", name, why);
 }
 
-/* All files of the set that path names; or where this rank has what it had then, only its own. Each
-   is a shard of the set, and of one moment with the first. (Where each rank reads but one, they
-   learn when they meet.) */
+/* Loads all files of the set that path names, or, if there are as many ranks as then, this rank's
+   alone. Each must be a shard of the set, and saved together with the first. (If each rank reads
+   only one, this is found when they meet.) */
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l) {
     const ampi_set set = l->one.set;
     const int      own = set.ranks == (uint64_t)opt->ranks.count;
     const size_t   num = own ? 1 : (size_t)set.ranks;
     ampi_archive  *files;
-    ampi_target   *shard; /* behind them */
+    ampi_target   *shard; /* after them */
     size_t         k;
     amp_result     result;
     files = (ampi_archive *)ampi_allocate(&opt->desc.allocator,
@@ -8321,8 +8308,8 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
     return result;
 }
 
-/* Read the set that path names, if it names one. Where each rank reads but one file, it learns of
-   others' here. The sums of all files add up to what the set says of its content. */
+/* Reads the set that path names, if it names one. If each rank reads only one file, these are
+   compared here. The sums of all files must add up to the set's content. */
 static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                   amp_result result) {
     const uint64_t content = l->one.set.content;
@@ -8347,16 +8334,16 @@ AMPI_COLD_END
 #endif /* AMP_NO_RANKS */
 
 /* ---------------------------------------------------------------- >>impl  sparse
-   The sum of a row: each 64 entries that it has are added, in their order, then these sums in
-   theirs. The sums, rows ascending, are checked and counted as the elements of a tensor.
-   (torch's SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step)
-   here.) Launches on CUDA: 4, 1 for every 8 bits of the largest number of rows in a tensor, and 1
-   if a max_rows is above 8192. */
+   The sum of a row: its entries are added 64 at a time, in order, then these sums in order. The
+   sums, rows ascending, are checked and counted like the elements of a tensor. (torch's
+   SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step) here.)
+   Launches on CUDA: 4, 1 for every 8 bits of the largest number of rows in a tensor, and 1 if a
+   max_rows is above 8192. */
 
 #ifndef AMP_NO_ROWS
 AMPI_COLD_BEGIN
 
-/* Does what a tensor says of rows go together? */
+/* Is what a tensor says of its rows consistent? */
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_rows *r      = t->rows;
     const size_t    length = r->row_length ? r->row_length : 1;
@@ -8378,7 +8365,7 @@ static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
 
-/* Gradients of few rows: their room, and their sums as gradients. */
+/* Places tables and sums of gradients of few rows; the sums are the slots' gradients. */
 static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena) {
     uint64_t tiles = 0, most = 0;
     size_t   i, k, used = 0;
@@ -8420,7 +8407,7 @@ static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena
         plan->passes++;
 }
 
-/* Which element of the tensor is that of the sums? */
+/* Turns an element of the sums into that of the tensor. */
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     const ampi_sparse *s = opt->plan->host_sparse;
     uint32_t           row;
@@ -8451,7 +8438,7 @@ static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
     }
 }
 
-/* Values of sorted entry i's row, which begins there: segments, then their sums. */
+/* Adds up the row that begins at sorted entry i: segments, then their sums. */
 static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *keys,
                          const uint32_t *places, uint32_t i, float *to) {
     const amp_dtype type = slot->values_type;
@@ -8468,7 +8455,7 @@ static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint
     }
 }
 
-/* Sort a gradient of few rows, and add up: row by row, from where it begins. */
+/* Sorts a gradient of few rows, and adds up each row from where it begins. */
 static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
     ampi_sparse    *s      = slot->sparse;
     const uint32_t  last   = (plan->passes - 1) % 2;
@@ -8496,7 +8483,7 @@ static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
     ampi_begin_sums(slot, s);
 }
 
-/* Rows that the gradient touches, in their places. */
+/* Updates the rows that the gradient touches. */
 static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
     const ampi_sparse *s = slot->sparse;
     const size_t       n = s->length;
@@ -8511,17 +8498,17 @@ AMPI_STRICT_END
 #endif /* AMP_NO_ROWS */
 
 /* --------------------------------------------------------------- >>impl  report
-   A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report); here they are
-   read, saved and judged. A state without a report begins a new history. On another number of
-   ranks a run goes on with the report that counts most overflows, and each tensor with the one
-   that counts most in it. */
+   A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report). Here they
+   are read, saved and evaluated. A state without a report begins a new history. On another number
+   of ranks a run goes on with the report that counts the most overflows, and each tensor with the
+   one that counts the most in it. */
 
 #ifndef AMP_NO_REPORT
 
 AMPI_STRICT_BEGIN
 
-/* What is counted in a chunk. First which exponents: in four tables, since a count must have
-   been stored before it is read again. */
+/* Counts of a chunk. Exponents are counted in four tables, because a count must have been stored
+   before it is read again. */
 typedef struct ampi_sample {
     uint32_t count[AMPI_COUNTS], table[4][256];
     size_t   zeros;
@@ -8536,8 +8523,8 @@ static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
     for (; i < n; i++) s->table[0][x[i] >> 23 & 255u]++;
 }
 
-/* A chunk's counts, the bins from first on, join those of others: zeros have no bin, nor has what
-   is not finite. small: the largest exponent that is subnormal in fp16. */
+/* Adds a chunk's counts to the histogram, bins from first on; zeros, inf and NaN have none.
+   small: the largest exponent that is subnormal in fp16. */
 static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int small) {
     int k;
     for (k = 0; k < 255; k++) {
@@ -8553,7 +8540,7 @@ static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first
     }
 }
 
-/* What casts would do to gradients; a loop without branches. */
+/* Counts what casts would do to gradients, in a loop without branches. */
 static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
     uint32_t zeros = 0, f16_zero = 0, f16_small = 0, bf16_zero = 0, bf16_small = 0;
     size_t   i;
@@ -8571,8 +8558,8 @@ static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
     count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
 }
 
-/* A chunk of a gradient in a step that is sampled. Of one in fp16 exponents say what casts would
-   do: it has nothing that is less than the least subnormal number. */
+/* Samples a chunk of a gradient. For fp16, exponents alone say what casts would do: no number is
+   less than the least subnormal one. */
 static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
                                             amp_dtype type, size_t n) {
     uint32_t    bits[AMPI_PIECE];
@@ -8588,8 +8575,8 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const voi
     ampi_end_sample(histogram, &s, AMPI_GRADS, type == AMP_F16 ? AMPI_F16_NORMAL_FROM >> 23 : 0);
 }
 
-/* A chunk of the end of a step that is sampled: weights, and of those with a 16-bit copy whether it
-   is what it was before. */
+/* Updates a chunk in a sampled step, and samples its weights: if they have a 16-bit copy, does
+   that change? */
 static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot,
                                               ampi_job job, size_t begin, size_t count_of,
                                               ampi_histogram *histogram) {
@@ -8628,12 +8615,12 @@ static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_s
 AMPI_STRICT_END
 AMPI_COLD_BEGIN
 
-/* What was read of a run, on the host: all of one moment. */
+/* What the host has read of a run, all at the same time. */
 typedef struct ampi_seen {
     int             current; /* amp_optimizer_report has read it, and no state was loaded since */
     amp_scaler      scaler;
     amp_report      report;
-    ampi_record     record; /* a load reads a file to it */
+    ampi_record     record; /* a load reads a file into it */
     ampi_histogram *histograms;
     ampi_slot      *slots;
     uint64_t       *bad_weights; /* of each tensor */
@@ -8667,7 +8654,7 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-/* Is slot i of a history one that a run can have? */
+/* Can a run have slot i of a history? */
 static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_t i) {
     const uint32_t clip = ampi_load_u32(&s->clip_factor, 0);
     const uint32_t inv  = ampi_bits_of_f32(ampi_inv_scale(s->loss_scale));
@@ -8679,9 +8666,10 @@ static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_
                              (s->tensor < 0 || (size_t)s->tensor < plan->num_slots));
 }
 
-/* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
-   optimizer does not want is read and forgotten. Of several files the one goes on that saw the most
-   overflows, in all and of each tensor: a rank without elements of it has seen none. */
+/* A report in a state: counters and running statistics, steps, overflows of tensors. An optimizer
+   without a report reads a file's, and drops it. Of several files, the one with the most
+   overflows counts, for the run and for each tensor: a rank without elements of it has seen
+   none. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
     const int            load = a->walk == AMPI_LOAD && plan->seen;
@@ -8722,7 +8710,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     ampi_tell(opt->desc.problem, "its report holds what no run can have");
 }
 
-/* A state is about to be loaded: what was is over. */
+/* Forgets the history, before a load. */
 static void ampi_forget(amp_plan *plan) {
     ampi_seen *seen = plan->seen;
     size_t     i;
@@ -8732,7 +8720,7 @@ static void ampi_forget(amp_plan *plan) {
         memset(&plan->host_slots[i].overflows, 0, sizeof(ampi_overflows));
 }
 
-/* Histograms begin anew: a step that failed may have left something in both. */
+/* Histograms become zero, because a step that failed may have left something in both. */
 static amp_result ampi_send_history(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
@@ -8746,7 +8734,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Is there a report? For tensors and history: of which moment? */
+/* Is there a report? For tensors and history: has it been read? */
 static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!opt->plan->record)
@@ -8791,7 +8779,7 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     return r;
 }
 
-/* Of masters that are in two words the models tell. */
+/* Counts weights that are not finite. Of coded masters the models tell. */
 static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t *count) {
     const ampi_slot *slot = &opt->plan->host_slots[t];
     const amp_dtype  type = ampi_is_coded(&slot->master) ? slot->model_type : AMP_F32;
@@ -8852,7 +8840,7 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     }
 }
 
-/* All that there is to know, when everything before has been done. */
+/* Reads all that a report needs, after all work that is queued. */
 static amp_result ampi_look(const amp_optimizer *opt) {
     const amp_plan *plan;
     ampi_seen      *s;
@@ -8937,7 +8925,7 @@ static const struct ampi_op_row { const char *name, *rules; } ampi_ops[] = {
     AMP_OP_LIST(AMPI_OP_ROW)};
 #undef AMPI_OP_ROW
 
-/* What other sources call an op, beyond capitals and underscores: behind its name here. */
+/* Other names of ops, after the name here; capitals and underscores do not matter. */
 static const char *const ampi_aliases[] = {
     "scaled_dot_product_attention attention sdpa mha", "bmm batch_matmul batch_matmul_v2",
     "conv2d depthwise_conv2d_native", "conv_transpose2d conv2d_backprop_input",
@@ -8969,10 +8957,10 @@ static const char *const ampi_aliases[] = {
 static const char *const ampi_policy_names[] = {
     "default", "torch_cuda", "torch_cpu", "tf", "apex_o0", "apex_o1", "apex_o2", "apex_o3",
     "keras_mixed_float16", "keras_mixed_bfloat16"};
-/* The type in their names; others are of fp16 where nobody says more. */
+/* The type in their names; AMP_F32: none, which is fp16 unless the user says more. */
 static const amp_dtype ampi_policy_types[] = {AMP_F32, AMP_F32, AMP_BF16, AMP_F32, AMP_F32, AMP_F32,
                                               AMP_F32, AMP_F32, AMP_F16, AMP_BF16};
-/* A column of AMP_OP_LIST, or the rule of all. */
+/* A column of AMP_OP_LIST, or one rule for all. */
 static const char ampi_policy_columns[] = "0123F4LLLL";
 enum { AMPI_NUM_POLICIES = sizeof ampi_policy_names / sizeof ampi_policy_names[0] };
 AMPI_STATIC_ASSERT(ampi_policies_are_all,
@@ -9005,7 +8993,7 @@ AMP_DEF const char *amp_op_name(amp_op op) {
 
 /* ------------------------------------------------------------- >>impl  autocast */
 
-/* A policy without a word of its user. */
+/* Sets a policy, without overrides. */
 static void ampi_set_policy(amp_autocast *ac, amp_policy policy, amp_dtype low) {
     const char column = ampi_policy_columns[policy];
     int        i;
@@ -9079,7 +9067,7 @@ static int ampi_matches(const char *pattern, const char *name) {
     }
 }
 
-/* The rule for op in the innermost scope, and its low. A layer says more than an op. */
+/* The rule for op in the innermost scope, and its low. Layers' overrides win over ops'. */
 static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
     const amp_scope *scope  = &ac->scopes[ac->depth - 1];
     ampi_ruling      ruling = ac->ops[op];
@@ -9132,7 +9120,7 @@ static int ampi_read_rule(const char *text, size_t length, ampi_ruling *ruling) 
     return type >= 0 || rule >= 0;
 }
 
-/* A word without =. After a policy all that was said before is forgotten, but scopes stay. */
+/* Applies a word without =. A policy undoes all earlier overrides; scopes stay. */
 static int ampi_override_all(amp_autocast *ac, amp_dtype low, const char *word, size_t length) {
     const int type   = ampi_find_type(word, length);
     const int policy = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
@@ -9146,7 +9134,7 @@ static int ampi_override_all(amp_autocast *ac, amp_dtype low, const char *word, 
     return off || tf32 || type > 0 || policy >= 0;
 }
 
-/* One word of an override. Returns where it is wrong, and ac is of no use then, or NULL. */
+/* Applies one word of an override. Returns NULL, or where it is wrong; then ac is of no use. */
 static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const char *word,
                                       size_t length) {
     const char  *equals = (const char *)memchr(word, '=', length);
@@ -9167,9 +9155,9 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
     return ampi_read_rule(equals + 1, length - before - 1, ruling) ? NULL : equals + 1;
 }
 
-/* Words over ac. low: of what AMP_DTYPE says that model copies are, over what was said of products,
-   and no word may contradict it; AMP_F32: nothing said. on: an off that was said ends. A policy
-   whose name says no type leaves that to whoever has said one. */
+/* Applies all words to ac, or none. low is AMP_DTYPE's type of model copies, AMP_F32 if it is not
+   set. It takes the place of what was said of products, and no word may contradict it. on ends an
+   earlier off. A policy whose name has no type takes low. */
 static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, int on, const char *text,
                                    size_t *position) {
     static const char  separators[] = ",; \t\n\r";
@@ -9261,13 +9249,13 @@ AMP_DEF void amp_session_end(amp_session *session) {
     memset(session, 0, sizeof *session);
 }
 
-/* In whatever thread, below whatever other one: its scaler lies behind the copies. */
+/* Does it run, in any thread, also below another one? Its scaler then lies after the copies. */
 static int ampi_session_runs(const amp_session *s) {
     return ampi_autocast_current() == &s->autocast ||
            (s->scaler && (uintptr_t)s->scaler == (uintptr_t)s->memory + s->size);
 }
 
-/* May one start here? */
+/* May a session start? */
 static amp_result ampi_session_ok(const amp_session *session, const amp_session_desc *d,
                                   const amp_backend *b) {
     const ampi_refusal  list[] = {
@@ -9289,7 +9277,7 @@ static amp_result ampi_session_ok(const amp_session *session, const amp_session_
     return why->result;
 }
 
-/* Is anything to be computed in fp16, which needs a loss scale? */
+/* Is any op in fp16, which needs a loss scale? */
 static int ampi_asks_for_fp16(const amp_autocast *ac) {
     int i, asks = 0;
     for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
@@ -9301,7 +9289,7 @@ static int ampi_asks_for_fp16(const amp_autocast *ac) {
     return asks && !ac->off;
 }
 
-/* The scaler and the scope of a session: what the program says, and over it the environment. */
+/* The scaler and the scope of a session: from the program, and over it from the environment. */
 static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s, int on_cpu,
                                                       amp_scaler *scaler, amp_autocast *ac) {
     const amp_scope    scope = {NULL, AMP_AUTOCAST_ON, AMP_F32};
@@ -9342,7 +9330,7 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
 }
 
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc) {
-    const size_t     room = ampi_up(sizeof(amp_scaler), 256); /* behind the copies */
+    const size_t     room = ampi_up(sizeof(amp_scaler), 256); /* after the copies */
     size_t           size;
     amp_session_desc d;
     amp_scaler       scaler;
@@ -9427,7 +9415,7 @@ static int ampi_within(const float *x, size_t extent, const float *base, size_t 
            extent <= n - (at - from) / sizeof *x;
 }
 
-/* What was said of one weight is true of all that overlap it. */
+/* A change of one weight is a change of all that overlap it. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
     int i, k;
     for (i = 0; session && i < session->num_entries; i++) {
@@ -9442,17 +9430,17 @@ AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
     }
 }
 
-/* Elements from the first of m to the last, where rows are ld apart. */
+/* Elements from the first of m to the last, if rows are ld apart. */
 static size_t ampi_extent(const ampi_matrix *m, size_t ld) {
     return (m->count - 1) * m->stride + (m->rows - 1) * ld + m->cols;
 }
 
-/* The distance of rows in a copy: that of the matrix in a batch, or if it suits tensor cores. */
+/* The distance of rows in a copy: the matrix's own in a batch, or if it suits tensor cores. */
 static size_t ampi_copy_ld(const ampi_matrix *m) {
     return m->stride || m->ld % 8 == 0 ? m->ld : ampi_up(m->cols, 8);
 }
 
-/* The optimizer's own copy of m, if that is of the type wanted and suits tensor cores. */
+/* The optimizer's own copy of m, if it has the wanted type and suits tensor cores. */
 static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
     int    o;
     size_t i;
@@ -9475,9 +9463,9 @@ static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
     return NULL;
 }
 
-/* To memory + offset: what lies between rows, or between the matrices of a batch, which may begin
-   side by side, is not ours to read. But few casts: what touches is one row, and rows that are
-   equally far apart are those of one matrix. */
+/* Casts m to memory + offset. What lies between rows, or between the matrices of a batch, which
+   may begin side by side, must not be read. To make few casts, rows that touch become one row,
+   and rows that are equally far apart one matrix. */
 static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t offset) {
     const amp_backend *b    = &s->backend;
     const int          side = m->stride < m->ld;
@@ -9513,7 +9501,7 @@ static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t o
     return result;
 }
 
-/* Counts what may have changed the weights, besides those who say so. */
+/* Counts possible changes of weights, besides amp_session_changed. */
 static uint64_t ampi_cache_version(const amp_session *s) {
     uint64_t version = 0;
     int      i;
@@ -9522,7 +9510,7 @@ static uint64_t ampi_cache_version(const amp_session *s) {
     return version;
 }
 
-/* Where the first room bytes begin that meet no stored copy but that of e. */
+/* The offset of the first room bytes that overlap no stored copy except e's. */
 static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t room) {
     size_t offset = 0;
     int    i      = 0;
@@ -9536,9 +9524,9 @@ static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t 
     return offset;
 }
 
-/* The copy of m that is stored, if it is current. After a capture its replays may change weights at
-   any time, so a copy is believed for one product only. *e: the weight that m is or lies in, if a
-   copy of it may be placed, or NULL. */
+/* The stored copy of m, if it is current. After a capture, replays may change weights at any
+   time, so a copy is good for one product only. *e: the weight that m is or lies in, if a copy of
+   it may be placed; or NULL. */
 static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_cached **e) {
     ampi_cached       *w = s->entries, *const end = w + s->num_entries;
     const ampi_matrix *of;
@@ -9550,7 +9538,7 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     in_use  = w->product == s->product;
     current = of->x && of->version == m->version && of->capture == m->capture &&
               (m->capture || !s->captured || in_use);
-    if (!current || !in_use) *e = w; /* else it has the other operand's, as it is */
+    if (!current || !in_use) *e = w; /* else it holds the other operand's copy */
     if (!current || of->x != m->x || of->rows != m->rows || of->cols != m->cols ||
         of->ld != m->ld || of->count != m->count || of->stride != m->stride ||
         of->type != m->type)
@@ -9559,8 +9547,8 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     return s->memory + w->offset;
 }
 
-/* A new copy of m: that of e, if there is an e and it has or finds room; else one for this product
-   only, down from top, but behind all that is stored. */
+/* Makes a copy of m: e's, if there is an e and room for it; else one for this product only, which
+   is placed below top, after all stored copies. */
 static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
                                    const void **copy) {
     const size_t room   = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
@@ -9586,8 +9574,8 @@ static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_ma
     return AMP_OK;
 }
 
-/* A copy of count matrices in type, for one product, stride apart as they are; rows of a single one
-   are padded to multiples of 16 bytes. */
+/* Finds or makes a copy of count matrices in type, for one product, as far apart as they are;
+   rows of a single one are padded to multiples of 16 bytes. */
 static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t count,
                                  amp_dtype type, const void **copy, size_t *copy_ld) {
     const size_t stride = count > 1 ? x->stride : 0;
@@ -9654,8 +9642,8 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
 
-/* What autocast wants g's fp32 operands to be cast to; AMP_F32: nothing. The policy's tf32 is for
-   a product that then stays in fp32. */
+/* The type to which autocast wants g's fp32 operands cast; AMP_F32: none. The policy's tf32 is
+   for products that stay in fp32. */
 static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype *type) {
     const amp_dtype inputs[2] = {g->a_type, g->b_type};
     amp_result      result;
@@ -9672,15 +9660,15 @@ static amp_session *ampi_cached_session(const amp_autocast *ac) {
     return ac->session && ac == &ac->session->autocast ? ac->session : NULL;
 }
 
-/* With a cache, or by name, small products of fp32 stay as they are: casts would take longer. All
-   do where a BLAS multiplies fp32 faster than amp.h does 16 bits. */
+/* With a cache, or an override by name, small fp32 products stay fp32: casts would take longer.
+   So do all, if a BLAS multiplies fp32 faster than amp.h multiplies 16 bits. */
 static int ampi_is_small(const amp_gemm_args *g) {
     return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
            (AMPI_FAST_BLAS || !ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1));
 }
 
-/* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
-   s is of another backend or stream. */
+/* Replaces g's fp32 operands by copies in type, if that pays. Returns 0 if there is no room for
+   one, or if s is of another backend or stream. */
 static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_args *g,
                           amp_dtype type) {
     const void *copy[2];
@@ -9689,7 +9677,7 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
     if (s->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
         (backend && s->backend.stream != backend->stream))
         return 0;
-    s->top = s->size; /* what was not added serves one product */
+    s->top = s->size; /* copies of what was not added last for one product */
     s->product++;
     if (ampi_is_small(g)) {
         s->small++;
@@ -9711,20 +9699,20 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
     return 1;
 }
 
-/* Does rounding to type pay, where the CPU has products of it? As measured: a matrix times a vector
+/* Does rounding to type pay, if the CPU has products of it? As measured: a matrix times a vector
    is read only once, and in tiles a product of fp16 is four. bf16: n at least 2, n k at least
-   2^10, so that a row's bits do not depend on m; fp16: m and n above 16, m n k at least 2^17, and k
-   at least 32 if one operand is stored in fp16. */
+   2^10, so that a row's bits do not depend on m; fp16: m and n above 16, m n k at least 2^17, and
+   k at least 32 if one operand is stored in fp16. */
 static int ampi_rounding_pays(const amp_gemm_args *g, amp_dtype type) {
-    const int fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
+    const int fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is fp16 */
     if (!fp16) return g->n > 1 && ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1);
     return ampi_min(g->m, g->n) > 16 && (!stored || g->k >= 32) &&
            ampi_work_above(g->m, g->n, g->k, AMPI_TILES_FP16 - 1);
 }
 
-/* Without a cache: is a product on a CPU to round its fp32 operands to type by itself? Where that
-   is faster, or the policy names the op. Whether tiles may be used is asked before, so that the
-   first product has the bits of the next. */
+/* Without a cache: does a product on a CPU round its fp32 operands to type itself? It does if
+   that is faster, or if the policy names the op. The use of tiles is asked for before, so that
+   the first product has the bits of the next. */
 static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const amp_gemm_args *g,
                        amp_dtype type) {
     if (backend && backend->functions != &ampi_cpu_functions) return 0;
@@ -9736,7 +9724,7 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
             ampi_engine_pairs(type == AMP_BF16, g->m, g->n, g->k) != NULL);
 }
 
-/* Operands as the policy wants them. */
+/* Applies the policy to a product. */
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
     amp_autocast    *ac     = (amp_autocast *)context;
     amp_session     *cached = ampi_cached_session(ac);
@@ -9765,7 +9753,7 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
 
 #ifdef AMP_CUBLAS
 
-/* In here the originals are meant. */
+/* The code below calls cuBLAS itself. */
 #pragma push_macro("cublasSgemmStridedBatched")
 #undef cublasSgemmStridedBatched
 
@@ -9778,8 +9766,8 @@ static void ampi_set_strides(amp_gemm_args *g, int lda, int ldb, int count, long
     g->stride_b = (size_t)stride_b;
 }
 
-/* In g columns are rows. Autocast learns nothing of alpha, which may be in device memory, nor of
-   sizes that cuBLAS refuses, or that no int holds when rows are padded. */
+/* g has rows where cuBLAS has columns. Autocast does not see alpha, which may be in device
+   memory, nor sizes that cuBLAS refuses, or that exceed int when rows are padded. */
 static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperation_t transa,
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda, long long strideA,
@@ -9843,7 +9831,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 /* ---------------------------------------------------------------- >>impl  cblas */
 
 #ifdef AMP_CBLAS_DROP_IN
-#ifdef __cplusplus /* a number as the enumeration that x is of, whatever this BLAS calls it */
+#ifdef __cplusplus /* number as x's enumeration, whatever this BLAS calls it */
 #define AMPI_LIKE(x, number) decltype(x)(number)
 #else
 #define AMPI_LIKE(x, number) (number)
@@ -9857,7 +9845,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc) {
     const int at = ampi_cblas_trans(trans_a), bt = ampi_cblas_trans(trans_b);
-    const int swap = order == CblasColMajor; /* in rows C's transpose is that of B and that of A */
+    const int swap = order == CblasColMajor; /* by rows, C's transpose is B's times A's */
     if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
         ldc > 0 &&
         amp_gemm(NULL, swap ? bt : at, swap ? at : bt, (size_t)(swap ? n : m),
@@ -9875,7 +9863,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 AMPI_STRICT_BEGIN
 
-#if defined(__CUDACC__) /* nvcc hands pragmas on to the host's compiler, but warns */
+#if defined(__CUDACC__) /* nvcc passes pragmas on to the host's compiler, but warns */
 #pragma nv_diagnostic push
 #pragma nv_diag_suppress 1675
 #endif
@@ -9896,8 +9884,8 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 #endif /* >>impl goes on */
 
 /* --------------------------------------------------------------- >>impl  products
-   Read in plain C, here, and by each tier's second reading (>>impl processors).
-   Packing, writing, and products that are thin or tiny. */
+   Compiled here in plain C, and in each tier's second inclusion (>>impl processors): packing,
+   writing, and products that are thin or tiny. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
@@ -9920,7 +9908,7 @@ AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
     memcpy(copy, base, n * (type == AMP_F32 ? 4 : 2));
     return AMPI_(get_as)(copy, type, 0);
 }
-/* A call of memcpy takes longer, and on AMD's processors a masked store. */
+/* memcpy, as a call, takes longer, and so does a masked store on AMD's processors. */
 AMPI_LOOP void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
     uint32_t     copy[AMPI_W];
     const size_t bytes = n * (type == AMP_F32 ? 4 : 2);
@@ -9956,7 +9944,7 @@ AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
     return AMPI_(from_bits)(AMPI_(bf16)(AMPI_(bits)(x)) & 0xffff0000u);
 }
 
-/* W x W: words in lanes of 128 bits, then lanes. */
+/* Transposes W x W: words in lanes of 128 bits, then lanes. */
 AMPI_IN void AMPI_(transpose)(AMPI_V *v) {
     AMPI_V t[AMPI_W];
     size_t i;
@@ -9987,7 +9975,7 @@ AMPI_IN void AMPI_(transpose)(AMPI_V *v) {
 }
 #endif
 
-/* Elements i and on, n of them (or W) there, as they count. */
+/* Elements from i on, of which n are there (or W), as they count. */
 AMPI_IN AMPI_V AMPI_(value)(const ampi_operand *x, size_t i, size_t n) {
     const AMPI_V v = AMPI_(get_first)(ampi_at(x->x, x->type, i), x->type, n);
     return x->as == x->type ? v : AMPI_(round)(v, x->as);
@@ -9999,7 +9987,7 @@ AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp
     const AMPI_V v = AMPI_(get_as)(x, type, i);
     return as == type ? v : AMPI_(round)(v, as);
 }
-/* f with the constants that x has. */
+/* Calls f with x's types as constants. */
 #define AMPI_COUNTED(f, x, ...)                                                                \
     do {                                                                                       \
         if ((x)->type == AMP_F16) f(AMP_F16, AMP_F16, __VA_ARGS__);                            \
@@ -10010,7 +9998,7 @@ AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp
 
 AMPI_IN void AMPI_(lay_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
                            size_t jump, const ampi_operand *x, size_t step, size_t rows, size_t n) {
-    enum { SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is of them */
+    enum { SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is a multiple */
     size_t r, i, q, p;
     for (r = 0; r < rows; r++) {
         float *to = dst + r * ld;
@@ -10038,7 +10026,7 @@ AMPI_IN void AMPI_(turned)(AMPI_V *v, const void *x, const amp_dtype type, const
     AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_counted)(x, type, as, i * step);
     AMPI_(transpose)(v);
 }
-/* The same where fewer rows or elements are there. */
+/* As turned, for fewer rows or elements. */
 AMPI_LOOP void AMPI_(turned_edge)(float *v, const ampi_operand *x, size_t step, size_t rows,
                                   size_t n) {
     AMPI_V block[AMPI_W];
@@ -10167,7 +10155,7 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
     else AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
-/* The same of up to W rows. */
+/* As add_turned, for up to W rows. */
 AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                const float *v, size_t odd) {
     float  m[AMPI_W * AMPI_W];
@@ -10223,7 +10211,7 @@ AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_
 #undef AMPI_V
 #undef AMPI_W
 
-/* Plain C's kernels want vectors by name, since what becomes of loops depends on flags. */
+/* Plain C's kernels name their vectors, because flags decide what becomes of loops. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
 typedef float ampi_f32x4 __attribute__((vector_size(16)));
 AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { /* not x - zero: s390x has double there */
@@ -10279,13 +10267,13 @@ enum { AMPI_W4 = AMPI_W };
 #endif /* >>impl goes on */
 
 /* ---------------------------------------------------------------- >>impl  kernels
-   Read for plain C's x4, here; by each tier's second reading; for pairs and BFMMLA by its own
-   (>>impl processors).
-   Of products: blocks of up to three times AMPI_ROW_STEP rows, two vectors wide. */
+   Compiled here for plain C's x4, in each tier's second inclusion, and for pairs and BFMMLA in
+   one of their own (>>impl processors). Kernels of products: blocks of up to three times
+   AMPI_ROW_STEP rows, two vectors wide. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS | AMPI_PASS_KERNELS)
 
-#ifndef AMPI_SUMS /* of its own */
+#ifndef AMPI_SUMS /* BFMMLA has its own */
 /* One k of R rows of C vectors, of the last of which n columns are there: constants where it is
    inlined, so that sums stay in registers. Rows are at p, or in pairs at a. */
 AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t **a, size_t rs,
@@ -10301,7 +10289,7 @@ AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t *
         AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
     }
 }
-/* Row r of so many, in pairs: where they end, the last pair again. */
+/* Row r of so many, in pairs; after the end, the last pair again. */
 AMPI_IN size_t AMPI_(row)(size_t r, size_t rows) {
     return rows > 1 ? ampi_min(r & ~(size_t)1, rows - 2) + r % 2 : 0;
 }
@@ -10387,11 +10375,11 @@ static const ampi_loops AMPI_(loops) = {
 #endif /* >>impl kernels */
 
 /* ---------------------------------------------------------------- >>impl  vectors
-   Read by each tier's first reading (>>impl processors).
-   Of gcc and clang. What operators do not say is an instruction, on x86 by its own name:
-   <immintrin.h> would take gcc a sixth of a second and 60 MB. A tier has, besides what formulas
-   ask for: most16; zeros and zeros16, which add the zeros among a vector's words or 16-bit numbers
-   to an AMPI_N, fewer than 2^16; fma, and low, high ..., of which transpose is made. */
+   Compiled in each tier's first inclusion (>>impl processors), by gcc and clang. What operators
+   do not express is an instruction, on x86 by its own name: <immintrin.h> would take gcc a sixth
+   of a second and 60 MB. Besides what formulas need, a tier has: most16; zeros and zeros16, which
+   add the zeros among a vector's words or 16-bit numbers to an AMPI_N, fewer than 2^16; fma; and
+   low, high ..., of which transpose is made. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_VECTORS
 
@@ -10467,7 +10455,7 @@ AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "vsqrtps {%1, %0|%0
                  "v"(a))
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(f16), (AMPI_V a),
                  "vcvtps2ph {$0, %1, %0|%0, %1, 0}", "=v", "v"(a))
-/* Compilers know these, and what is loaded for them goes into the instruction. */
+/* Builtins, so that compilers put a load into the instruction. */
 #if defined(__clang__)
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
     _Pragma("clang fp contract(on)") return a * b + c;
@@ -10480,7 +10468,7 @@ AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
 }
 #else
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
-    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all; as rounding is set */
+    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all lanes; the current rounding */
 }
 AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
     const AMPI_(ints) zero = {0};
@@ -10502,7 +10490,7 @@ AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
     return __builtin_ia32_vcvtph2ps512_mask((AMPI_(signed16))a, none, AMPI_(all), 4);
 }
 #endif
-/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper lanes. */
+/* Before SSE code runs again, here or in the host: used upper lanes make it slow. */
 AMPI_HERE void AMPI_(done)(void) { __builtin_ia32_vzeroupper(); }
 
 #endif
@@ -10639,7 +10627,7 @@ AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, 
 #undef AMPI_TWO
 #undef AMPI_STORE
 
-/* What all tiers have. */
+/* All tiers have these. */
 AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
 
 AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(add), +)
@@ -10649,7 +10637,7 @@ AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(div), /)
 
 AMPI_HERE AMPI_V AMPI_(splat)(float x) {
     const AMPI_V zero = {0};
-    return x - zero; /* x, whatever it is */
+    return x - zero; /* any x stays as it is */
 }
 AMPI_HERE AMPI_U AMPI_(u32)(uint32_t x) {
     const AMPI_U zero = {0};
@@ -10669,7 +10657,7 @@ AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
 }
 AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { *(AMPI_(at) *)base = (AMPI_V)u; }
 
-/* To bf16, in the upper 16 bits; the lower are of no use. */
+/* To bf16, in the upper 16 bits; the lower ones mean nothing. */
 AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
     const AMPI_U near = u + ((u >> 16 & 1u) + 0x7fffu);
     return AMPI_(choose)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF), u | 0x400000u, near);
@@ -10705,14 +10693,14 @@ AMPI_HERE void AMPI_(put_as)(void *base, amp_dtype type, size_t i, AMPI_V x) {
 AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMPI_V factor) {
     const AMPI_V g = AMPI_(get_as)(grad, type, i);
     const AMPI_U u = AMPI_(bits)(g), product = (AMPI_U)AMPI_(mul)(g, factor);
-    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 1); /* what is not finite stays */
+    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 1); /* inf and NaN stay */
     return AMPI_(from_bits)(AMPI_(choose)(AMPI_(size)(u), most, u, product));
 }
 
 #endif /* >>impl vectors */
 
 /* ------------------------------------------------------------- >>impl  processors
-   What this one has; each tier, for which the file reads itself; their table. */
+   What this processor has; each tier, for which the file includes itself; the table of tiers. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */
 #undef AMPI_PASS
@@ -10725,7 +10713,7 @@ static const ampi_loops ampi_loops_c = {
 
 #if AMPI_X86
 
-/* Registers A to D after cpuid; as its leaf AMPI_XGETBV, A is what the system saves of a thread. */
+/* Registers A to D after cpuid. Leaf AMPI_XGETBV is xgetbv: A is what the system saves. */
 typedef void (*ampi_cpuid_fn)(uint32_t leaf, uint32_t sub, uint32_t *r);
 #define AMPI_XGETBV 0xffffffffu
 static void ampi_cpuid(uint32_t leaf, uint32_t sub, uint32_t *r) {
@@ -10795,7 +10783,7 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 
 #if AMPI_512
 
-/* Sixteen. */
+/* Sixteen floats. */
 #define AMPI_TIER   _avx512
 #ifdef AMPI_TILES_MODEL
 #define AMPI_BY512  unused
@@ -10819,7 +10807,7 @@ typedef ampi_floats_avx512 ampi_x16;
 typedef ampi_words_avx512  ampi_u16;
 
 #ifndef AMPI_TILES_MODEL
-/* Many times as fast as integers are; but subnormals are flushed. */
+/* Many times as fast as integers; but subnormals are flushed. */
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_round_pairs, (ampi_x16 x, ampi_x16 y),
                  "vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}", "=v", "v"(x), "v"(y))
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_join_pairs,
@@ -10863,9 +10851,9 @@ AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd
 }
 #endif
 
-/* Cut the leading bf16 off x: its bits, in the upper 16. The rest is exact; 0 of inf and NaN. Of
-   numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
-   0, as the products do. */
+/* Cuts the leading bf16 off x: its bits, in the upper 16. The rest is exact; 0 of inf and NaN. If
+   x would round to inf, the largest bf16 is cut off. The instruction takes subnormals for 0, as
+   the products do. */
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
     const ampi_u16 most = ampi_u32_avx512(AMPI_F32_INF - 1), inf = ampi_u32_avx512(AMPI_F32_INF);
     const ampi_u16 fine = ampi_above_avx512(inf, ampi_size_avx512(ampi_bits_avx512(*x)));
@@ -10878,7 +10866,7 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
     return high;
 }
 
-/* What the instruction would flush, though it rounds to a normal bf16, made normal. */
+/* Makes normal what the instruction would flush though it rounds to a normal bf16. */
 AMPI_AVX512 ampi_x16 ampi_normal_pairs(ampi_x16 x) {
     const ampi_u16 u = ampi_bits_avx512(x), edge = (ampi_u16)((u & 0x7fff8000u) == 0x7f8000u);
     return ampi_from_bits_avx512(u + (edge & 0x8000u));
@@ -10891,7 +10879,7 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_nearest_of_pairs(ampi_x16 x, ampi_x16 y) {
     return ampi_round_pairs(x, y);
 }
 
-/* The leading bf16 of 32 numbers, side by side; what is left of them. */
+/* Cuts the leading bf16 off 32 numbers; x and y keep the rest. */
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_pairs(ampi_x16 *x, ampi_x16 *y) {
     const ampi_u16 order = ampi_count_avx512(0) << 16, all = ampi_u32_avx512(0x7f807f80u);
     const ampi_u16 h     = ampi_round_pairs(*x, *y);
@@ -10904,8 +10892,8 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_pairs(ampi_x16 *x, ampi_x16 *y) {
     return h;
 }
 
-/* Lines of 32 bf16: n elements (0 if not there) of lines of memory, of all that there are. What
-   nothing is loaded of has no address outside of x: where a page is missing there, the processor
+/* Lines of 32 bf16: n elements of each line of memory, then 0, as are missing lines up to all. A
+   load of no elements gets an address inside of x: if a page is missing there, the processor
    takes hundreds of cycles to find that it needs nothing of it. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
                                            const amp_dtype type, const int terms, size_t step,
@@ -10931,7 +10919,7 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
     if (terms == 2) memset(dst + 16 * all, 0, (all - lines) * 64);
 }
 
-/* Words of four vectors, 4 x 4 in each lane, turned. */
+/* Transposes words of four vectors, 4 x 4 in each lane. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_turn_pairs(ampi_x16 *v) {
     const ampi_x16 a = ampi_low_avx512(v[0], v[1]), b = ampi_low_avx512(v[2], v[3]);
     const ampi_x16 c = ampi_high_avx512(v[0], v[1]), d = ampi_high_avx512(v[2], v[3]);
@@ -11002,7 +10990,7 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
     ampi_done_avx512();
 }
 
-/* Sums alone, to bf16, as ampi_write does it: no sum is subnormal here. */
+/* Writes sums as bf16, with ampi_write's bits: no sum is subnormal here. */
 AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, size_t ld,
                                          size_t i, size_t j, size_t rows, size_t cols) {
     const uint32_t mask = 0xffffffffu >> (32 - cols);
@@ -11019,10 +11007,10 @@ AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, s
     ampi_done_avx512();
 }
 
-/* To bf16 by the instruction, unless there are subnormals. */
+/* Casts to bf16 by the instruction, unless there are subnormals. */
 AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
                                  size_t end) {
-    if (to == AMP_BF16 && from == AMP_F32 && end - i < AMPI_STREAM) { /* or memory is slower */
+    if (to == AMP_BF16 && from == AMP_F32 && end - i < AMPI_STREAM) { /* else around the cache */
         const size_t head = i + ampi_head(ampi_at(dst, AMP_BF16, i), 2, end - i);
         ampi_cast_from(dst, to, src, from, i, head);
         for (i = head; end - i >= 32; i += 32) {
@@ -11095,7 +11083,7 @@ static const ampi_loops ampi_loops_pairs = {
 #define AMPI_SUMS
 
 #ifndef AMPI_TILES_MODEL
-/* As numbers, which every assembler knows: registers' names become theirs. */
+/* Instructions as numbers, which every assembler knows; registers' names become numbers. */
 #ifdef __APPLE__
 #define AMPI_REGISTER "Lampi_"
 #else
@@ -11204,8 +11192,8 @@ static const ampi_engine ampi_engine_mmla = {
 
 #if AMPI_AMX
 
-/* AMX: products of 16-bit types, 32 x 32, in four of eight tile registers. Instructions are named
-   in the text, so that they need no header and no target attribute. All else is as in "avx512". */
+/* AMX: products of 16-bit types, 32 x 32, in four of eight tile registers. Instructions are text,
+   so that they need no header and no target attribute. All else is as in "avx512". */
 
 #ifndef AMPI_TILES_MODEL
 #define AMPI_TILE_READ(op, T, P, S)                                                            \
@@ -11224,7 +11212,7 @@ static const ampi_engine ampi_engine_mmla = {
 static void ampi_use_tiles(int on) { /* eight of 16 rows of 64 bytes */
     struct { uint8_t palette, start, zero[14]; uint16_t width[16]; uint8_t rows[16]; } c;
     int i;
-    if (!on) { /* or every switch of threads would save 8 KiB */
+    if (!on) { /* else every switch of threads would save 8 KiB */
         __asm__ __volatile__("tilerelease" : : : "memory");
         return;
     }
@@ -11237,9 +11225,9 @@ static void ampi_use_tiles(int on) { /* eight of 16 rows of 64 bytes */
     __asm__ __volatile__("ldtilecfg %0" : : "m"(c) : "memory");
 }
 
-/* Linux lends the tile registers to a process that asks, for good; it refuses where a thread has an
-   alternate signal stack too small for them. 158 is arch_prctl, 0x1023 ARCH_REQ_XCOMP_PERM, 18 the
-   registers. */
+/* Linux grants the tile registers to a process that asks, for good. It refuses if a thread has an
+   alternate signal stack too small for them. 158 is arch_prctl, 0x1023 ARCH_REQ_XCOMP_PERM, 18
+   the registers. */
 static int ampi_tiles_ask(void) {
     long result;
     __asm__ __volatile__("syscall"
@@ -11264,8 +11252,8 @@ static void ampi_tiles_multiply(void) {
     AMPI_TILE_DOT(3, 5, 7);
 }
 
-/* Numbers of two terms, the second ones so far behind: high times low first; high high; low high;
-   low low. */
+/* Multiplies numbers of two terms; the second ones are so many words later. First high times low;
+   then high high; low high; low low. */
 static void ampi_tiles_terms(const uint32_t *a, const uint32_t *b, size_t second, int products) {
     ampi_tiles_b(b + second);
     ampi_tiles_a(a);
@@ -11293,7 +11281,7 @@ static void ampi_kernel_tiles(const ampi_block *x) {
         AMPI_TILE_PASS(3, x->in + 16 * 32 + 16, 128);
     }
     for (k = 0; k < x->words; k += AMPI_DEEP, a += step, b += step) {
-        if (x->products == 1) { /* one strip stays near, and the other is read past it */
+        if (x->products == 1) { /* one strip stays in the first cache; the other goes past it */
             if (x->turned) {
                 AMPI_TILE_PASS(4, a, 64);
                 AMPI_TILE_PASS(5, a + 16 * AMPI_DEEP, 64);
@@ -11322,15 +11310,15 @@ static const ampi_engine ampi_engine_tiles = {
 
 #endif /* AMPI_AMX */
 
-/* Best first. Usable says what the processor has and the operating system saves. Whether this
-   process may use tiles is asked at the first product that would: the answer is the next row, or a
-   tier without tiles. */
+/* Best first. A tier is usable if the processor has it and the operating system saves its
+   registers. The first product by tiles asks whether this process may use them: the answer is the
+   next row, or a tier without tiles. */
 static const ampi_tier ampi_tiers[] = {
 #if AMPI_AMX
     {"amx", 8, 0, 1, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
     {"amx", 8, 0, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
 #endif
-#if AMPI_PAIRS /* on Intel's processors slower than FMA: only asked for by name */
+#if AMPI_PAIRS /* on Intel's processors slower than FMA: there only by name */
     {"avx512_bf16", 4, 16, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_pairs_avx512},
 #endif
 #if AMPI_512
@@ -11347,9 +11335,9 @@ static const ampi_tier ampi_tiers[] = {
 
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
-/* The tier in use: cpuid can cost microseconds in a virtual machine, so its answer is stored. It
-   and a thread's autocast are the only mutable globals. A thread with an answer yields to one
-   that has set a tier meanwhile: forcing one is never undone. */
+/* The tier in use. cpuid can cost microseconds in a virtual machine, so its answer is stored.
+   This and a thread's autocast are the only mutable globals. An answer gives way to a tier that
+   another thread has set meanwhile, so that a forced tier stays. */
 static const ampi_tier *ampi_tier_chosen;
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -11364,7 +11352,7 @@ static const ampi_tier *ampi_tier_chosen;
 #define AMPI_TIER_SWAP(was, t) (ampi_tier_chosen = (t), 1)
 #endif
 
-/* An answer to what was unknown while the tier was `was`; the tier now. */
+/* Sets the tier to answer, unless it is no longer `was`. Returns the tier now. */
 static const ampi_tier *ampi_tier_settle(const ampi_tier *was, const ampi_tier *answer) {
     return AMPI_TIER_SWAP(was, answer) ? answer : was;
 }
