@@ -1,9 +1,9 @@
 /* which_tensor.c - which tensor overflowed, at which index, and was it inf or NaN?
 
-   A small network learns sin(3x) in mixed precision. In step 100 a gradient of hidden.weight grows
-   beyond fp16, in step 200 one of output.weight is NaN. Both steps are skipped, and print_table
-   shows what amp_optimizer_stats says: where to look. Gradients are those that were stored, scaled;
-   three hidden units never fire, hence the zeros. At the end stands the report of the whole run.
+   A small network learns sin(3x) in mixed precision. In step 100 a gradient of hidden.weight is
+   too large for fp16, in step 200 one of output.weight is NaN. Both steps are skipped, and
+   print_table shows what amp_optimizer_stats found. It shows gradients as stored, scaled; the
+   zeros are those of three hidden units that never fire. The report of the whole run comes last.
 
    Build and run:  cc -O2 -I. examples/which_tensor.c -o which_tensor -lm && ./which_tensor
    Exits with 1 unless the tables name what was planted and the loss falls below 0.01. */

@@ -1,6 +1,6 @@
-# lib.sh - what the scripts here share: a result is a line, "ok", "FAIL" or "skip", and the last
-# line counts them. A script sets suite, the name in front of its results, and out, a directory for
-# what it makes; the words of the command that a result is about go to $out/log.
+# lib.sh - what the scripts here share. A result is a line, "ok", "FAIL" or "skip"; the last line
+# counts them. A script sets suite, the name in front of its results, and out, a directory for what
+# it makes. The output of the command that a result is about goes to $out/log.
 #     suite=compile out=${1:?usage: compile.sh OUTDIR}
 #     . tests/lib.sh
 passed=0 failed=0 skipped=0

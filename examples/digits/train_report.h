@@ -1,8 +1,8 @@
 /* train_report.h - what train.c compares, what it counts while it trains, and what it says
 
-   The five variants and the two tasks, the options, the counting of a run (measures), then tables,
-   their reading and the pictures, by way of train_pictures.h. Nothing here knows the network: a run
-   hands over tensors, gradients as they are stored, and how it ended.                            */
+   It has the five variants and the two tasks, the options, the counts of a run (measures), then
+   tables, their reading and the pictures (train_pictures.h). Nothing here knows the network: a run
+   passes its tensors, its gradients as stored, and its results.                                  */
 
 #ifndef TRAIN_REPORT_H
 #define TRAIN_REPORT_H

@@ -1,7 +1,7 @@
-/* train_cli.h - what all programs share: errors, options, progress, Ctrl-C, how they begin and end
+/* train_cli.h - what all programs share: errors, options, progress, Ctrl-C, begin and end
 
-   It knows neither data nor network, and is C and C++. PROGRAM, the program's name, is defined
-   before this is included; and END(code), where an error has to end more than this process.      */
+   It knows neither data nor network. C and C++. Define PROGRAM, the program's name, before you
+   include it, and END(code) if an error must end more than this process.                         */
 
 #ifndef TRAIN_CLI_H
 #define TRAIN_CLI_H

@@ -1,8 +1,8 @@
 /* train_compare.h - training in three types, compared: what gpt.c, gpt_cuda.cu, cnn.c, ncf.c share
 
-   Options that all have, then tables, their reading, curves and the last lines.
-   Nothing here knows a network: a run hands over losses, times, counts and bytes. What is trained,
-   and in which words it is spoken of, stands in a subject. C and C++.
+   It has the common options, then tables, their reading, curves and the last lines. Nothing here
+   knows a network: a run passes losses, times, counts and bytes. A subject has the words for what is
+   trained. C and C++.
 
    Before this is included, a program defines PROGRAM and options, a struct that has at least
 

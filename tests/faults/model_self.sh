@@ -1,6 +1,6 @@
-# Does test_model.c see faults of amp.h? Those that 0.4.0 to 0.7.0 mended, and their likes, are
-# planted in a copy, one at a time, and its sequences must find each.
-# And what MemorySanitizer and ThreadSanitizer say of its sequences.
+# Does test_model.c see faults of amp.h? Faults that 0.4.0 to 0.7.0 mended, and similar ones, are
+# planted in a copy, one at a time, and its sequences must find each. MemorySanitizer and
+# ThreadSanitizer must see nothing in its sequences.
 # usage: [CC=COMPILER] [CLANG=COMPILER] [PLANT_ONLY=1] model_self.sh OUTDIR, in the repository's root
 # PLANT_ONLY: are the lines there that faults change? self.sh asks.
 suite=model_self out=${1:?usage: model_self.sh OUTDIR}

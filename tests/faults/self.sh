@@ -1,4 +1,4 @@
-# Do the tests notice when they test nothing? What test.h promises, tried on programs that break it.
+# Do the tests notice when they test nothing? Programs that break what test.h promises must fail.
 # usage: [CC=COMPILER] [CXX=COMPILER] self.sh OUTDIR, in the root of the repository
 suite=self out=${1:?usage: self.sh OUTDIR}
 cc=${CC:-cc} cxx=${CXX:-c++}

@@ -1,5 +1,5 @@
-# Do the tests see faults of processors that this one is not? Each is planted in a copy, one at a time, and
-# the tests of model-amx and model-pairs, in the samples that make test takes, must find it there.
+# Do the tests see faults in code for other processors? Each is planted in a copy, one at a time, and the
+# tests of model-amx and model-pairs, in the samples of make test, must find it there.
 # usage: [CC=COMPILER] [PLANT_ONLY=1] tier_self.sh OUTDIR, in the repository's root
 # PLANT_ONLY: are the lines there that faults change? self.sh asks.
 suite=tier_self out=${1:?usage: tier_self.sh OUTDIR}

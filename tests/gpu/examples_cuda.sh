@@ -1,5 +1,5 @@
-# The CUDA examples on the emulator: they pass their own checks, and bad input is answered.
-# usage: [OBJECTS=DIR] examples_cuda.sh OUTDIR GPT      GPT is gpt.c, that make has built
+# The CUDA examples on the emulator: they pass their own checks and refuse bad input.
+# usage: [OBJECTS=DIR] examples_cuda.sh OUTDIR GPT      GPT is gpt.c as make has built it
 suite=examples_cuda out=${1:?usage: examples_cuda.sh OUTDIR GPT} gpt=${2:?}
 . tests/lib.sh
 . tests/gpu/emu/kinds.sh

@@ -1,7 +1,7 @@
 # The code that nvcc emits, run without a GPU: test_cuda.cpp in the emulator, where emu/ptx.cpp runs the
-# PTX of each kernel of amp_kernels.cu in place of its C++ body. No GPU is needed, but nvcc is.
-# make ci runs samples on the PTX for the newest architecture; make check on that for all, and with
-# options of nvcc. (All sizes, on one of them, took over twenty minutes.)
+# PTX of each kernel of amp_kernels.cu in place of its C++ body. It needs nvcc, but no GPU.
+# make ci runs samples on the PTX for the newest architecture; make check runs them on the PTX for all
+# architectures, and with options of nvcc. (All sizes, on one architecture, took over twenty minutes.)
 # usage: [OBJECTS=DIR] [CXX=COMPILER] [NVCC=nvcc] ptx.sh OUTDIR, in the repository's root
 suite=ptx out=${1:?usage: ptx.sh OUTDIR}
 . tests/lib.sh

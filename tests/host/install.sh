@@ -1,5 +1,5 @@
-# What README says of make install, pkg-config and CMake, done in a directory of its own.
-# What is not installed costs one line.
+# Do what README says of make install, pkg-config and CMake, in a directory of its own.
+# A tool that is not installed costs one line.
 # usage: [CC=COMPILER] install.sh OUTDIR, in the root of the repository
 
 suite=install out=${1:?usage: install.sh OUTDIR}

@@ -1,8 +1,8 @@
-# One digest and one file on every platform: compilers, C libraries, processors, orders of bytes.
-# bits.sh has the digests of each compiler, mingw.sh all tests on Windows, make test AArch64 and s390x;
-# here are all tests with the C libraries and processors that these leave out, warnings of each compiler
-# and the state files that it writes, a stack of 64 KB, and clang as Microsoft's compiler. A line says what
-# is missing.
+# One digest and one file on every platform: compilers, C libraries, processors, byte orders.
+# bits.sh has the digests of each compiler, mingw.sh all tests on Windows, make ci AArch64 and s390x.
+# This script runs all tests with the other C libraries and processors. It looks at the warnings of each
+# compiler and the state files that it writes, runs with a stack of 64 KB, and runs clang as Microsoft's
+# compiler. A line says what is missing.
 # Debian: musl-tools, gcc-arm-linux-gnueabihf, libc6-dev-armhf-cross, libc6-dev-i386, lib32gcc-12-dev.
 # usage: platforms.sh OUTDIR TEST...
 suite=platforms out=${1:?usage: platforms.sh OUTDIR TEST...}

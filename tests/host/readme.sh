@@ -1,5 +1,5 @@
-# README's blocks of code: extracted, compiled as C99 and C++11 without a warning, run, and what they print compared.
-# (The block for CMake is run by install.sh, the one for a GPU on the emulator by examples_cuda.sh.)
+# Extract README's blocks of code, compile them as C99 and C++11 without a warning, run them and compare what they print.
+# (install.sh runs the block for CMake; examples_cuda.sh runs the one for a GPU, on the emulator.)
 # usage: [CC=COMPILER CXX=COMPILER CLANG=COMPILER] readme.sh OUTDIR PART    PART is cc, with the text, or others
 suite=readme out=${1:?usage: readme.sh OUTDIR PART} part=${2:?usage: readme.sh OUTDIR PART}
 rm -rf "$out"

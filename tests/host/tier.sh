@@ -1,7 +1,7 @@
-# The tests that products reach, on another processor than this one: with AMP_TEST_TIER (processor.h) of
-# the name that the directory ends with. tier-NAME: o2's programs, where the processor has the tier;
-# model-NAME: the same, with a model of AVX-512, AVX512_BF16 and AMX in C (tiles.h), on any;
-# sanitized-NAME: that under sanitizers, which see what instructions of the processor hide from them.
+# The tests that products reach, as on another processor: AMP_TEST_TIER (processor.h) is the name at the
+# end of the directory. tier-NAME: o2's programs, if the processor has the tier; model-NAME: the same on
+# any processor, with a model in C of the missing instructions (tiles.h); sanitized-NAME: the model under
+# sanitizers, which do not see into the processor's own instructions.
 # usage: [CC=COMPILER] OBJECTS=BUILD/tests tier.sh OUTDIR TEST...
 suite=$(basename "${1:?usage: tier.sh OUTDIR TEST...}") out=$1
 shift

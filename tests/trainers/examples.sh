@@ -1,5 +1,5 @@
-# The examples do what their first lines say, and bad input is answered.
-# usage: examples.sh OUTDIR BUILD       BUILD is where make has put the examples
+# The examples do what their first lines say, and refuse bad input.
+# usage: examples.sh OUTDIR BUILD       make has put the examples into BUILD
 suite=examples out=${1:?usage: examples.sh OUTDIR BUILD} build=${2:?}
 rm -rf "$out"
 . tests/lib.sh

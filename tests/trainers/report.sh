@@ -1,5 +1,5 @@
-# The page of a run: examples/report.c on the lines of trainers, and of a run of 100 layers and
-# 10,000 steps; what it refuses; and that a browser shows it without a word on its console.
+# The page of a run: examples/report.c reads the lines of trainers, and of a run of 100 layers and
+# 10,000 steps; it refuses damaged ones; a browser shows the page without a message on its console.
 # usage: [CC=COMPILER] report.sh OUTDIR DIRECTORY-OF-EXAMPLES
 suite=report out=${1:?usage: report.sh OUTDIR DIRECTORY}
 build=${2:?usage: report.sh OUTDIR DIRECTORY}

@@ -1,7 +1,7 @@
-# A trainer of examples/nets (gpt, cnn, ncf) learns, alike in all types, with right gradients; killed and
-# resumed, it ends with the same bits; bad input is answered. make ci runs its toy, make check the
-# full run besides.
-# usage: trainer.sh OUTDIR PROGRAM       PROGRAM is one of the three, that make has built
+# A trainer of examples/nets (gpt, cnn, ncf) has right gradients and learns equally well in all types.
+# A run that is killed and resumed ends with the same bits. Bad input is refused. make ci runs the small
+# network, make check also the full one.
+# usage: trainer.sh OUTDIR PROGRAM       PROGRAM is one of the three, which make has built
 suite=${2##*/} out=${1:?usage: trainer.sh OUTDIR PROGRAM}
 rm -rf "$out"
 . tests/lib.sh
