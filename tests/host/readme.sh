@@ -155,7 +155,7 @@ programs() { # programs COMPILER: both
 }
 cxx20() { # cxx20 COMPILER: floats with enums are deprecated there
     if ! echo 'int x;' | $1 -std=c++20 -x c++ -fsyntax-only - 2> "$out/log"; then skip "$1 -std=c++20" 'not there'; return; fi
-    (for file in "$out/fast.c" "$out/adamw.c" "$out/wrap.c" examples/linear.c; do
+    (for file in "$out/fast.c" "$out/layer.c" "$out/adamw.c" "$out/wrap.c" examples/linear.c; do
         $1 -std=c++20 -x c++ -Wall -Wextra -Werror -I. -fsyntax-only "$file" || exit 1
     done) > "$out/log" 2>&1
     check "$1 -std=c++20: the blocks, and linear.c" $?
