@@ -128,7 +128,7 @@ static options parse_options(int argc, char **argv) {
     parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
     keep_inputs(o.data, o.resume, o.save, o.report);
     if (one_run(&o) && (o.task == NUM_TASKS || o.dtype == ALL_TYPES || o.seeds != 1))
-        fail(2, "--save, --resume, --stop-after", "they are for one run",
+        fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --task classify or reconstruct, --dtype fp32, fp16 or bf16, and --seeds 1");
     return o;
 }

@@ -61,7 +61,7 @@ static options parse_options(int argc, char **argv) {
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
     keep_inputs(o.data, o.resume, o.save, o.report);
     if (one_run(&o) && o.task == NUM_TASKS)
-        fail(2, "--save, --resume, --stop-after", "they are for one run",
+        fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --task cnn or unet");
     return o;
 }

@@ -33,8 +33,9 @@ static void print_help(void) {
            "Train a recommender (neural collaborative filtering) in fp32, fp16 and bf16;\n"
            "compare.\n\n"
            "  --data FILE       who liked what: lines of a user and an item, those of a user\n"
-           "                    in the order of time; other columns are ignored (a process)\n"
-           "  --users N  --items N                of the process (%d, %d)\n"
+           "                    in the order of time; other columns are ignored\n"
+           "                    (without it a random process makes them)\n"
+           "  --users N  --items N                of that process (%d, %d)\n"
            "  --width N         of the first layer; tables and other layers follow (%d;\n"
            "                    256 is MLPerf's)\n", o->users, o->items, o->width);
     print_first_options(o, steps);

@@ -117,7 +117,7 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
     if (o->steps) refuse_stop(o->stop_after, o->steps, "step");
     if (one_run(o) && o->dtype != ALL_TYPES && o->seeds == 2) o->seeds = 0; /* --quick's */
     if (one_run(o) && (o->dtype == ALL_TYPES || o->seeds > 1))
-        fail(2, "--save, --resume, --stop-after", "they are for one run",
+        fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --dtype fp32, fp16 or bf16, and leave out --seeds");
     if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
         bad_option("--tier", o->tier, tiers_here());

@@ -13,6 +13,11 @@ train() { "$build/train" --out "$out" "$@"; }
 
 "$build/wrap_step" > "$out/log" 2>&1
 check 'wrap_step: the wrapped loop ends where the fp32 loop does' $?
+awk 'function near(x, bracketed) {sub(/[(]/, "", bracketed); return (x / bracketed - 1) ^ 2 < 0.2 ^ 2}
+     /^a mixed step takes .* as plain loops in fp32 [(]/ {mixed = $5; loops = near($5 * $7, $16)}
+     /^[0-9.]+ times as fast as amp_linear in fp32 [(]/ {fp32 = near(mixed * $1, $9)}
+     END {exit !(loops && fp32)}' "$out/log"
+check 'wrap_step: a step beside plain loops, and beside amp_linear in fp32' $?
 lines=$(grep -c 'AMP [0-9]' examples/wrap_step.c)
 [ "$lines" -ge 1 ] && [ "$lines" -le 12 ]
 check "wrap_step: at most 12 lines make it mixed precision ($lines)" $?
@@ -89,7 +94,7 @@ check 'state: a table of three tasks, of which the lines are means; split trains
 for program in $programs; do
     "$build/$program" --help > "$out/log" 2>&1 && grep -q "^usage: $program" "$out/log"
     check "$program: --help" $?
-    refuses "$program: an unknown option is named" --bogus "$build/$program" --bogus
+    refuses "$program: an unknown option is named" "^$program: unknown option --bogus; see --help$" "$build/$program" --bogus
     case $program in state) continue ;; esac # it takes long
     { "$build/$program" 3>&2 2>&1 > /dev/full; echo $?; } > "$out/log"
     [ "$(sed -n '$p' "$out/log")" != 0 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
@@ -140,9 +145,10 @@ check 'linear: all four ways learn, and end with the loss of the loops within 2 
 lines=$(wc -l < examples/linear.c)
 [ "$lines" -ge 50 ] && [ "$lines" -le 105 ]
 check 'linear: at most 105 lines' $?
-refuses 'linear: an unknown option is named' "H does not take '--bogus'; give .* 1 to 2048" "$build/linear" --bogus
+refuses 'linear: an unknown option is named' '^linear: unknown option --bogus; see --help$' "$build/linear" --bogus
+refuses 'linear: a word is no number'        "H does not take 'many'; give .* 1 to 2048" "$build/linear" many
 refuses 'linear: too many rows are named'    "B does not take '513'; give .* 1 to 512"  "$build/linear" 16 513
-refuses 'linear: a third value is refused'   ': 1: is one value too many'  "$build/linear" 16 8 1
+refuses 'linear: a third value is refused'   '^linear: unexpected argument 1; see --help$'  "$build/linear" 16 8 1
 refuses 'linear: rows are whole numbers'     "B does not take '0x10'"  "$build/linear" 16 0x10
 { "$build/linear" 16 8 3>&2 2>&1 > /dev/full; echo $?; } > "$out/log"
 [ "$(sed -n '$p' "$out/log")" = 1 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
@@ -252,7 +258,8 @@ AMP_DATA=$out/nowhere
 export AMP_DATA
 refuses 'train: a wrong AMP_DATA is named'   "$out/nowhere"  "$build/train"
 unset AMP_DATA
-refuses 'train: an unknown option is named'  --bogus         "$build/train" --bogus
+refuses 'train: an unknown option is named'  '^train: unknown option --bogus; see --help$'  "$build/train" --bogus
+refuses 'train: several runs and one file'   'resume, --stop-after: need a single run; add'  "$build/train" --save "$out/x"
 refuses 'train: a bad number is named'       zero            "$build/train" --epochs zero
 for number in 0x10 +3 ' 3' 3.0 1e1 nan; do
     refuses "train: '$number' epochs are refused" "--epochs does not take '$number'; give a whole" \
