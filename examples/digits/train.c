@@ -14,7 +14,7 @@
 
    RUN   cc -O3 -I. examples/digits/train.c -o train -lm && ./train         in the directory of amp.h
 
-   Under a minute of progress, one table for each task with its reading, three pictures under
+   Under a minute of progress, one table for each task with its reading, four pictures under
    build/, and at the end one line per task: how far fp16 and bf16 are from fp32. See also --help.
 
    COLUMNS  "flushed" and "lost" are counted on every SAMPLE_EVERY-th step.

@@ -82,8 +82,7 @@ static void load_interactions(interactions *d, const options *o) {
 
 static const subject ncf_subject = {
     "ncf", "hit rate at 10, %", "", 2, 1, 0.5, 1, "interactions", 0.0, PICTURE,
-    "interactions that are learned", "cross-entropy",
-    "interactions that are held out", "hit rate at 10 in %, of 1000 users"};
+    "hit rate at 10 in %, of 1000 users, held out", "cross-entropy in training"};
 
 static void report_interactions(report *r, const interactions *d) {
     const options *o = &r->o;
