@@ -448,7 +448,7 @@ static void draw_costs(const report *r) {
             sprintf(title[t] + strlen(title[t]), ": fp16 alone loses %.2g %% of its updates",
                     mean_of(r, t, FP16_ALONE, LOST));
         if (r->o.dtype == ALL_TYPES)
-            sprintf(title[t] + strlen(title[t]), "; a wide step in bf16 is %.1f times as fast as in fp32",
+            sprintf(title[t] + strlen(title[t]), "; wide steps in bf16 are %.1f times as fast as in fp32",
                     speed(r, t, BF16, WIDE));
         height += 16 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, title[t]) +
                   (2 + timed(&r->o, t)) * (BARS_HEAD + rows * BAR_HEIGHT);

@@ -203,15 +203,14 @@ static double end_of(const plot *p, int k, size_t values) {
 
 /* Make the axes wide enough for some values of curve k. Returns whether there are any. */
 static int fit_values(axes *a, const plot *p, int k, const double *y) {
-    const double margin = a->base > 2.0 ? 0.03 : a->base > 0.0 ? 0.7 : 0.01;
-    int          any    = 0;
+    int any = 0;
     for (size_t i = 0; i < p->count; i++) {
         if (!is_shown(p, y, i)) continue;
         const double x = x_of(p, k, i), at = along_y(a, value_of(p, y, i));
         if (x < a->left) a->left = x;
         if (x > a->right) a->right = x;
-        if (at - margin < a->low) a->low = at - margin;
-        if (at + margin > a->high) a->high = at + margin;
+        if (at < a->low) a->low = at;
+        if (at > a->high) a->high = at;
         any = 1;
     }
     return any;
@@ -234,7 +233,8 @@ static int fit_axes(axes *a, const plot *p, double top, double base) {
         fit_values(a, p, k, p->high[k]);
         if (here && p->name[k] && name_width(p->name[k]) > widest) widest = name_width(p->name[k]);
     }
-    a->width -= widest;
+    const double margin = base > 0.0 && base < 10.0 ? 0.7 : 0.01 + 0.1 * (a->high - a->low);
+    a->low -= margin, a->high += margin, a->width -= widest;
     if (!(a->right > a->left)) a->left = 0.0; /* of one value */
     return any;
 }
@@ -357,18 +357,24 @@ static void draw_curve(FILE *f, const axes *a, const plot *p, int k) {
     fprintf(f, "\"/>\n");
 }
 
-/* The names of curves, at their right ends. Those that would collide are moved apart. */
+/* The names of curves, at their right ends; of one that ends early below it if it falls, else above, as
+   longer ones go on beside it. Names that would collide are moved apart. */
 static void draw_names(FILE *f, const axes *a, const plot *p) {
     double x[MAX_CURVES], y[MAX_CURVES];
     int    any[MAX_CURVES];
     for (int k = 0; k < MAX_CURVES; k++) {
-        any[k] = 0;
+        double first = 0.0;
+        any[k]       = 0;
         for (size_t i = 0; p->name[k] && i < p->count; i++) {
             if (!is_shown(p, p->y[k], i)) continue;
+            x[k] = axes_x(a, x_of(p, k, i)) + 8.0;
+            y[k] = axes_y(a, value_of(p, p->y[k], i)) + 4.5;
+            if (!any[k]) first = y[k];
             any[k] = 1;
-            x[k]   = axes_x(a, x_of(p, k, i)) + 8.0;
-            y[k]   = axes_y(a, value_of(p, p->y[k], i)) + 4.5;
         }
+        if (!any[k] || x[k] > a->x + a->width) continue;
+        x[k] -= name_width(p->name[k]) / 2.0;
+        y[k] += y[k] > first ? 12.0 : -12.0;
     }
     for (int turn = 0; turn < 99; turn++)
         for (int k = 0; k < MAX_CURVES; k++)
@@ -387,7 +393,7 @@ static void draw_names(FILE *f, const axes *a, const plot *p) {
 /* What the curves show, how they are drawn, and what of a resumed run is missing. */
 static inline void describe(char *what, const char *y, const plot *p, int seeds, int resumed) {
     char bands[64] = "";
-    if (seeds > 1) sprintf(bands, "; means of %d seeds; bands: least to largest", seeds);
+    if (seeds > 1) sprintf(bands, "; means of %d seeds%s", seeds, p->low[0] ? "; bands: least to largest" : "");
     sprintf(what, "%.70s%s%s%s", y, p->minus ? ", difference from fp32" : ", log scale", bands,
             resumed ? "; steps before this run resumed are not in it" : "");
 }
@@ -495,7 +501,7 @@ static inline void draw_images(const char *dir, const char *file, const char *wh
     }
     sprintf(text, "%.60s", what);
     if (compared)
-        sprintf(text + strlen(text), ": pixels (0 to 1) differ from fp32's by at most %.2g", (double)all);
+        sprintf(text + strlen(text), ": at most %.2g from fp32's (white is 1)", (double)all);
     double y  = 22.0 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, text);
     output to = svg_begin(dir, file, 8 + (int)(y + (num_rows + compared) * (size + 4.0)));
     svg_lines(to.f, 26.0, 15.0, 1, text);

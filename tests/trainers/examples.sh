@@ -182,20 +182,37 @@ tail -n 2 "$out/first" | cmp -s - "$out/second"
 check 'train: the same seeds give the same numbers' $?
 grep -q 'minus fp32' "$out/first" && ! grep -Eq 'within|more than 2 se' "$out/first"
 check 'train: two seeds are no ground for a judgment' $?
-ls "$out"/*.svg > "$out/log" 2>&1 && for svg in "$out"/*.svg; do grep -q '</svg>' "$svg" || echo "$svg ends early"; done > "$out/log"
-[ $? = 0 ] && [ ! -s "$out/log" ]
-check 'train: it writes its pictures' $?
-for svg in "$out"/*.svg; do
-    awk -v wide=480 'BEGIN {RS = "<text"} NR > 1 && /^ x="12"/ {
-             size = $0; sub(/.*font-size="/, "", size); bold = /bold/; text = $0
-             sub(/^[^>]*>/, "", text); sub(/<.*/, "", text); px = 0
-             for (i = 1; i <= length(text); i++) px += substr(text, i, 1) ~ /[ijl.,:;fIt ]/ ? 0.34 : 0.61
-             if (px * size * (bold ? 1.1 : 1) > wide - 16) bad = 1
-         }
-         END {exit bad}' "$svg" || echo "$svg"
-done > "$out/log"
+for svg in costs scale images loss; do
+    awk -v names=$([ $svg = loss ] && echo 10 || echo 0) -f tests/trainers/picture.awk "$out/train_$svg.svg" &&
+        grep -q '</svg>' "$out/train_$svg.svg" || echo "train_$svg.svg" is not whole
+done > "$out/log" 2>&1
 [ ! -s "$out/log" ]
-check 'train: no title of a picture is wider than the picture' $?
+check 'train: its pictures have titles that fit, colors that can be seen, curves with their names' $?
+tr '<' '\n' < "$out/train_costs.svg" > "$out/tags"
+awk 'FNR == NR && /^fp16 alone .*[+]-/ {lost[++tables] = sprintf("%.2g %%", $7)}
+     FNR == NR {next}
+     /^text .*bold/ {title = title $0}
+     /^text x="12.0"/ {most = 0; kinds = kinds substr($0, index($0, ">") + 1, 1)}
+     /^rect x="180"/ {width = $4; gsub(/[^0-9.]/, "", width)}
+     /^text .* >[0-9]/ {
+         sub(/.*>/, "")
+         value[++bars] = $1
+         wide[bars] = width
+         most = $1 > most ? $1 : most
+         for (i = bars - 4; bars % 5 == 0 && i <= bars; i++) bad += (wide[i] - 1 - 170 * value[i] / (most + 1e-9)) ^ 2 > 5 ^ 2
+         if (bars % 15 == 7) bad += $0 != lost[(bars + 8) / 15]
+         if ((bars + 4) % 15 == 0) bad += $0 !~ /^[0-9.e+]+ ms$/
+         if ((bars + 3) % 15 < 4) bad += $0 !~ /^[0-9.e+]+ ms, [0-9.]+x$/
+     }
+     END {exit !(tables == 2 && bars == 30 && kinds == "gwagwa" && !bad &&
+                 index(title, "loses " lost[1]) && index(title, "loses " lost[2]))}' "$out/first" "$out/tags"
+check 'train: the first picture has the updates of its table that are lost, and bars as long as their numbers' $?
+awk '/^<path class="b[01]"/ {bands++} /^<path class="b[2-4]"/ {others++} /[( ]last 22 steps[)]/ {titles++}
+     END {exit !(bands == 4 && !others && titles == 2)}' "$out/train_loss.svg"
+check 'train: bands of fp32 and of fp16 alone; a headline says of how many steps' $?
+awk '/fill="#ffffff"/ {white = 1} /<.g>/ {row = white; white = 0; rows++} /url.#ramp/ {ramps++; whites += row}
+     END {exit !(rows == 6 && ramps == 2 && whites == 2)}' "$out/train_images.svg"
+check 'train: of each row of differences the largest is white, and it has a scale' $?
 echo older > "$out/train_loss.svg"
 "$build/train" --data digits --out "$out" > "$out/log" 2>&1 &
 sleep 0.5
