@@ -435,8 +435,9 @@ static double draw_bars(FILE *f, double y, const report *r, int which, int colum
 
 /* What differs between the variants, while their losses are alike. */
 static void draw_costs(const report *r) {
-    static const char *const heading[] = {"gradients flushed to zero", "weight updates lost",
-                                          "a step of the wide network, and how many times as fast as fp32"};
+    static const char *const heading[] = {
+        "gradients flushed to zero", "weight updates lost",
+        "a step of the wide network, and how many times as fast as fp32"};
     static const int column[] = {FLUSHED, LOST, WIDE_MS};
     char             title[NUM_TASKS][160];
     int              height = 12, rows = 0;
@@ -482,7 +483,7 @@ static void say_end(char *title, const report *r, int which, const plot *p) {
 
 static void draw_losses(const report *r) {
     plot p[2];
-    char title[2][96], what[2][200], axis[2][32]; /* of its own: tasks differ in length */
+    char title[2][160], what[2][240], axis[2][32]; /* of its own: tasks differ in length */
     memset(p, 0, sizeof p);
     for (int t = 0; t < NUM_TASKS; t++) {
         if (!task_on(&r->o, t)) continue;
@@ -524,7 +525,8 @@ static void draw_pictures(const report *r, const dataset *data) {
             overflows += drawable(r->scales[t][i]) && r->scales[t][i] < r->scales[t][i - 1];
         if (!overflows) sprintf(title[t], "%s: the scale is never halved", tasks[t].name);
         else
-            sprintf(title[t], "%s: the scale is halved %s", tasks[t].name, counted((size_t)overflows, "time"));
+            sprintf(title[t], "%s: the scale is halved %s", tasks[t].name,
+                    counted((size_t)overflows, "time"));
         sprintf(axis[t], "step of %s", tasks[t].name);
         scale[t].title   = title[t];
         scale[t].what    = what;

@@ -344,11 +344,14 @@ static void draw_picture(const report *r) {
     if (o->dtype == ALL_TYPES) {
         const size_t last = (plots[1].count + 9) / 10;
         const double bf16 = speed(r, AMP_BF16) / speed(r, AMP_F32);
-        const double fp16 = speed(r, AMP_F16) / speed(r, AMP_F32), apart = apart_at_end(&plots[0], curve, 1);
-        if (bf16 < 1.1) sprintf(title[0], "%.20s: all end within %.2g %% of fp32, none much faster", s->name, apart);
+        const double fp16 = speed(r, AMP_F16) / speed(r, AMP_F32);
+        const double apart = apart_at_end(&plots[0], curve, 1);
+        if (bf16 < 1.1)
+            sprintf(title[0], "%.20s: all end within %.2g %% of fp32, none much faster", s->name,
+                    apart);
         else
-            sprintf(title[0], "%.20s: bf16 is %.1f times and fp16 %.1f times as fast as fp32; both end "
-                              "within %.2g %% of it", s->name, bf16, fp16, apart);
+            sprintf(title[0], "%.20s: bf16 is %.1f times and fp16 %.1f times as fast as fp32; both "
+                              "end within %.2g %% of it", s->name, bf16, fp16, apart);
         sprintf(title[1], "%.20s: the mean of the last %s is within %.2g %% of fp32's", s->name,
                 counted(last * every, "step"), apart_at_end(&plots[1], curve, last));
     }

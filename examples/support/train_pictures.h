@@ -39,15 +39,15 @@ static void make_directory(const char *path) {
 
 enum { MAX_CURVES = 5, SHOWN = 5 /* in a row */, PICTURE_WIDTH = 480, PLOT_HEIGHT = 330 };
 
-/* Curves over x. A plot without a title is left out, and so are curves that are NULL and values that are
-   not above 0. y is a mean over seeds, low and high (NULL: no band) what they lie between. */
+/* Curves over x. A plot without a title is left out, and so are curves that are NULL and values that
+   are not above 0. y is a mean over seeds; low and high (NULL: no band) are the least and largest. */
 typedef struct plot {
     const char   *title, *what, *x_title; /* what there is to see; what is shown */
     size_t        count;                  /* values of each curve */
     const double *y[MAX_CURVES], *low[MAX_CURVES], *high[MAX_CURVES];
     const char   *name[MAX_CURVES]; /* at the curve's right end */
     double        step[MAX_CURVES]; /* value i stands at x = (i + 1) steps; 0 means 1 */
-    int           minus;            /* nonzero: shown is by how many percent a value differs from curve 0's */
+    int           minus;            /* shown are differences from curve 0, in percent of it */
 } plot;
 
 /* --------------------------------------------------------------------------------------- files */
@@ -73,13 +73,14 @@ static output svg_begin(const char *dir, const char *name, int height) {
     fprintf(p.f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 "
                  "%d %d\" font-family=\"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif\" "
                  "font-size=\"14\">\n<style>"
-               "text{fill:#333}.soft{fill:#666}.paper{fill:#fcfcfa}.grid{stroke:#ddd}.dot{fill:#d55e00}"
-               ".c0{stroke:#222}.c1{stroke:#a8497f}.c2{stroke:#9c5f00}.c3{stroke:#0072b2}.c4{stroke:#007a59}"
-               ".b0{fill:#222}.b1{fill:#a8497f}.b2{fill:#9c5f00}.b3{fill:#0072b2}.b4{fill:#007a59}"
-               "@media(prefers-color-scheme:dark){"
-               "text{fill:#ddd}.soft{fill:#aaa}.paper{fill:#16171a}.grid{stroke:#3a3b40}.dot{fill:#ff8033}"
-               ".c0{stroke:#eee}.c1{stroke:#e59ac4}.c2{stroke:#f0a030}.c3{stroke:#5cb3ea}.c4{stroke:#2fd0a0}"
-               ".b0{fill:#eee}.b1{fill:#e59ac4}.b2{fill:#f0a030}.b3{fill:#5cb3ea}.b4{fill:#2fd0a0}}"
+               "text{fill:#333}.soft{fill:#666}.paper{fill:#fcfcfa}.grid{stroke:#ddd}"
+               ".c0{stroke:#222}.c1{stroke:#a8497f}.c2{stroke:#9c5f00}.c3{stroke:#0072b2}"
+               ".c4{stroke:#007a59}.b0{fill:#222}.b1{fill:#a8497f}.b2{fill:#9c5f00}.b3{fill:#0072b2}"
+               ".b4{fill:#007a59}.dot{fill:#d55e00}@media(prefers-color-scheme:dark){"
+               "text{fill:#ddd}.soft{fill:#aaa}.paper{fill:#16171a}.grid{stroke:#3a3b40}"
+               ".c0{stroke:#eee}.c1{stroke:#e59ac4}.c2{stroke:#f0a030}.c3{stroke:#5cb3ea}"
+               ".c4{stroke:#2fd0a0}.b0{fill:#eee}.b1{fill:#e59ac4}.b2{fill:#f0a030}.b3{fill:#5cb3ea}"
+               ".b4{fill:#2fd0a0}.dot{fill:#ff8033}}"
                "</style>\n<rect width=\"%d\" height=\"%d\" class=\"paper\"/>\n",
             PICTURE_WIDTH, height, PICTURE_WIDTH, height, PICTURE_WIDTH, height);
     return p;
@@ -116,7 +117,9 @@ enum { LEADING = 18 };
 static size_t fitting(const char *text, double size, double room) {
     const size_t all = strlen(text);
     size_t       fits = all;
-    while (fits > 0 && (text_width(text, fits, size) > room || (fits < all && text[fits] != ' '))) fits--;
+    while (fits > 0 &&
+           (text_width(text, fits, size) > room || (fits < all && text[fits] != ' ')))
+        fits--;
     return fits > 0 ? fits : strcspn(text, " ");
 }
 
@@ -135,8 +138,8 @@ static int lines_in(FILE *f, double y, double size, int bold, const char *text, 
     return lines;
 }
 
-/* A text in as few lines as it takes, which are about alike in length, so that none is a lone word. (f
-   NULL: only counted.) */
+/* A text in as few lines as it takes. They are about alike in length, so that none is a lone word.
+   f NULL: they are only counted. */
 static int svg_lines(FILE *f, double y, double size, int bold, const char *text) {
     double    room  = (PICTURE_WIDTH - 24.0) / (bold ? 1.12 : 1.0);
     const int lines = lines_in(NULL, y, size, bold, text, room);
@@ -150,9 +153,9 @@ static double name_width(const char *name) { return 8.0 + text_width(name, strle
 /* --------------------------------------------------------------------------------- axes, curves */
 
 typedef struct axes {
-    double x, y, width, height;    /* of the plot                                       */
-    double left, right, low, high; /* ends of x, and of y: of its logarithm       */
-    double base;                   /* of that logarithm: 10 or 2; 0: y itself           */
+    double x, y, width, height;    /* of the plot                             */
+    double left, right, low, high; /* ends of x, and of y or of its logarithm */
+    double base;                   /* of that logarithm: 10 or 2; 0: none     */
 } axes;
 
 static int drawable(double value) { return value > 0.0 && value < 1e30; }
@@ -189,7 +192,8 @@ static int coincide(const plot *p) {
         curves += p->y[k] != NULL;
         for (size_t i = 0; p->y[k] && i < p->count; i++)
             if (drawable(p->y[k][i]) && drawable(p->y[0][i]) &&
-                fabs(log(p->y[k][i] / p->y[0][i])) > log(2.0)) return 0;
+                fabs(log(p->y[k][i] / p->y[0][i])) > log(2.0))
+                return 0;
     }
     return curves > 0;
 }
@@ -317,7 +321,8 @@ static void draw_axes(FILE *f, const axes *a, const plot *p) {
     }
     for (int i = 0; i < t.count; i++) {
         const double y = axes_y(a, t.value[i]);
-        if (p->minus) sprintf(text, fabs(t.value[i]) > 0.0 ? "%+g %%" : "%.0f %%", fabs(t.value[i]) > 0.0 ? t.value[i] : 0.0);
+        if (p->minus && fabs(t.value[i]) > 0.0) sprintf(text, "%+g %%", t.value[i]);
+        else if (p->minus) strcpy(text, "0 %");
         else if (a->base > 2.0) sprintf(text, "%g", t.value[i]);
         else sprintf(text, "2<tspan dy=\"-5\" font-size=\"11\">%d</tspan>", t.exponent[i]);
         svg_line(f, a->x, y, a->x + a->width, y, "class=\"grid\"");
@@ -349,16 +354,16 @@ static void draw_curve(FILE *f, const axes *a, const plot *p, int k) {
             fprintf(f, "%c%.1f %.1f", drawn++ ? 'L' : 'M', axes_x(a, x_of(p, k, at)),
                     axes_y(a, value_of(p, y, at)));
     }
-    fprintf(f, "%s<polyline class=\"c%d\" fill=\"none\" stroke-linejoin=\"round\" stroke-width=\"2\" "
-               "points=\"", n ? "\"/>\n" : "", k);
+    fprintf(f, "%s<polyline class=\"c%d\" fill=\"none\" stroke-linejoin=\"round\" "
+               "stroke-width=\"2\" points=\"", n ? "\"/>\n" : "", k);
     for (size_t i = 0; i < p->count; i++)
         if (is_shown(p, p->y[k], i))
             fprintf(f, "%.1f,%.1f ", axes_x(a, x_of(p, k, i)), axes_y(a, value_of(p, p->y[k], i)));
     fprintf(f, "\"/>\n");
 }
 
-/* The names of curves, at their right ends; of one that ends early below it if it falls, else above, as
-   longer ones go on beside it. Names that would collide are moved apart. */
+/* The names of curves, at their right ends. Beside a curve that ends early others may go on, so its
+   name stands below it if it falls, else above. Names that would collide are moved apart. */
 static void draw_names(FILE *f, const axes *a, const plot *p) {
     double x[MAX_CURVES], y[MAX_CURVES];
     int    any[MAX_CURVES];
@@ -379,9 +384,10 @@ static void draw_names(FILE *f, const axes *a, const plot *p) {
     for (int turn = 0; turn < 99; turn++)
         for (int k = 0; k < MAX_CURVES; k++)
             for (int m = k + 1; m < MAX_CURVES && any[k]; m++) {
-                if (!any[m] || fabs(x[k] - x[m]) > name_width(p->name[x[k] < x[m] ? k : m])) continue;
-                const double apart = 15.0 - fabs(y[k] - y[m]), push = y[k] < y[m] ? apart : -apart;
-                if (apart > 0.0) y[k] -= push / 2.0, y[m] += push / 2.0;
+                const double over = 15.0 - fabs(y[k] - y[m]), push = y[k] < y[m] ? over : -over;
+                if (!any[m] || over <= 0.0) continue;
+                if (fabs(x[k] - x[m]) > name_width(p->name[x[k] < x[m] ? k : m])) continue;
+                y[k] -= push / 2.0, y[m] += push / 2.0;
             }
     for (int k = 0; k < MAX_CURVES; k++) {
         char style[48];
@@ -392,9 +398,11 @@ static void draw_names(FILE *f, const axes *a, const plot *p) {
 
 /* What the curves show, how they are drawn, and what of a resumed run is missing. */
 static inline void describe(char *what, const char *y, const plot *p, int seeds, int resumed) {
-    char bands[64] = "";
-    if (seeds > 1) sprintf(bands, "; means of %d seeds%s", seeds, p->low[0] ? "; bands: least to largest" : "");
-    sprintf(what, "%.70s%s%s%s", y, p->minus ? ", difference from fp32" : ", log scale", bands,
+    int bands = 0;
+    what += sprintf(what, "%.70s%s", y, p->minus ? ", difference from fp32" : ", log scale");
+    if (seeds > 1) what += sprintf(what, "; means of %d seeds", seeds);
+    for (int k = 0; k < MAX_CURVES; k++) bands |= p->low[k] != NULL;
+    sprintf(what, "%s%s", bands ? "; bands: least to largest" : "",
             resumed ? "; steps before this run resumed are not in it" : "");
 }
 
@@ -475,7 +483,7 @@ static inline void draw_row(FILE *f, double x, double y, double size, const imag
                 size);
         for (size_t k = 0; k < side * side; k++) {
             const float gray  = gray_of(row, other, i, k) / white;
-            const int   shade = gray > 0.0f ? (int)(255.0f * (gray < 1.0f ? gray : 1.0f) + 0.5f) : 0;
+            const int   shade = gray > 0.0f ? (int)(255.0f * fminf(gray, 1.0f) + 0.5f) : 0;
             if (shade > 0)
                 fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" "
                            "fill=\"#%02x%02x%02x\"/>\n", x + px * (double)(k % side),
@@ -485,10 +493,10 @@ static inline void draw_row(FILE *f, double x, double y, double size, const imag
     fprintf(f, "</g>\n");
 }
 
-/* Rows of images; then, by how much those behind row number fp32 (-1: there is none) differ from it. The
-   largest difference of a row is white, and stands at the end of its ramp. */
-static inline void draw_images(const char *dir, const char *file, const char *what, const image_row *rows,
-                               int num_rows, int fp32, size_t side) {
+/* Rows of images; then, by how much those behind row number fp32 (-1: there is none) differ from it.
+   The largest difference of a row is white, and stands at the end of its ramp. */
+static inline void draw_images(const char *dir, const char *file, const char *what,
+                               const image_row *rows, int num_rows, int fp32, size_t side) {
     const double left = 126.0, size = (PICTURE_WIDTH - left - 8.0) / SHOWN - 4.0;
     const int    compared = fp32 < 0 ? 0 : num_rows - fp32 - 1;
     float        most[SHOWN] = {0.0f}, all = 0.0f;
@@ -511,11 +519,11 @@ static inline void draw_images(const char *dir, const char *file, const char *wh
         const double     at    = y + size / 2.0;
         sprintf(text, below ? "|%.20s - fp32|" : "%.20s", r->label);
         svg_text(to.f, left - 8.0, below ? at - 8.0 : at + 5.0, "text-anchor=\"end\"", text);
-        draw_row(to.f, left, y, size, r, below ? &rows[fp32] : NULL, below ? most[row - num_rows] : 1.0f,
-                 side);
+        draw_row(to.f, left, y, size, r, below ? &rows[fp32] : NULL,
+                 below ? most[row - num_rows] : 1.0f, side);
         if (!below) continue;
-        fprintf(to.f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"100\" height=\"8\" fill=\"url(#ramp)\"/>\n",
-                left - 108.0, at);
+        fprintf(to.f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"100\" height=\"8\" "
+                      "fill=\"url(#ramp)\"/>\n", left - 108.0, at);
         sprintf(text, "%.2g", (double)most[row - num_rows]);
         svg_text(to.f, left - 108.0, at + 24.0, "", "0");
         svg_text(to.f, left - 8.0, at + 24.0, "text-anchor=\"end\"", text);
