@@ -213,6 +213,17 @@ check 'train: bands of fp32 and of fp16 alone; a headline says of how many steps
 awk '/fill="#ffffff"/ {white = 1} /<.g>/ {row = white; white = 0; rows++} /url.#ramp/ {ramps++; whites += row}
      END {exit !(rows == 6 && ramps == 2 && whites == 2)}' "$out/train_images.svg"
 check 'train: of each row of differences the largest is white, and it has a scale' $?
+tr '<' '\n' < examples/step.svg | awk '
+    /^text .*class="soft"/ && !/code/ || /^text .*bold/ { # of a box 200 wide, in DejaVu Sans, the widest of its fonts
+        ems = 0
+        sub(/.*>/, "")
+        for (i = 1; i <= length($0); i++)
+            ems += substr($0, i, 1) ~ /[ijl.,:;fIt ]/ ? 0.36 : substr($0, i, 1) ~ /[mw]/ ? 0.96 : 0.63
+        texts++
+        bad += 14 * ems > 196
+    }
+    END {exit !(texts > 15 && !bad)}'
+check 'step.svg: no text leaves its box' $?
 echo older > "$out/train_loss.svg"
 "$build/train" --data digits --out "$out" > "$out/log" 2>&1 &
 sleep 0.5
