@@ -140,7 +140,7 @@ if $with_interrupt sh -c : 2> /dev/null; then
         [ "$(sed -n 's/^continue.*--resume //p' "$out/first")" = "$out/part" ]
     check 'Ctrl-C ends a run after the step at hand, with state, table and pictures' $?
     rm -f "$out/lines"
-    $with_interrupt "$program" --quick $data --out "$out" --steps 3000 --report "$out/lines" > "$out/first" 2> "$out/log" &
+    $with_interrupt "$program" --quick --quiet $data --out "$out" --steps 3000 --report "$out/lines" > "$out/first" 2> "$out/log" &
     interrupt "$out/lines" losses
     [ $? = 130 ] && [ "$(cat "$out/log")" = "$suite: interrupted: what is not printed or saved yet is lost" ] &&
         ! ls "$out"/*.new 2> /dev/null && ! grep -q 'held-out.*:$' "$out/first" && [ "$(tail -c 1 "$out/lines")" = '' ]
