@@ -504,8 +504,8 @@ static int section_g(void) {
 int main(int argc, char **argv) {
     int ok;
     no_options(argc, argv,
-               "Shows, with numbers computed here, why mixed precision needs masters and a loss\n"
-               "scale. Takes no options. Exits with 1 if one of its claims does not hold.");
+               "Show, with numbers computed here, why mixed precision needs masters and a loss\n"
+               "scale. It exits with 1 if one of its claims does not hold.\n");
     ok = section_a();
     ok &= section_b();
     ok &= section_c();

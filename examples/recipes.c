@@ -576,8 +576,8 @@ static void recipe_k(void) {
 }
 
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs eleven recipes, a to k; takes no options. Reads AMP_ENABLE,\n"
-                           "AMP_DTYPE and AMP_LOSS_SCALE for f.");
+    no_options(argc, argv, "Run eleven recipes, a to k. Recipe f reads AMP_ENABLE, AMP_DTYPE\n"
+                           "and AMP_LOSS_SCALE.\n");
     const amp_optimizer_desc desc = settings();
     make_data();
     recipe_a();

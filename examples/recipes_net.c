@@ -298,7 +298,7 @@ static void recipe_d(void) {
 }
 
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs four recipes, a to d; takes no options.");
+    no_options(argc, argv, "Run four recipes, a to d.\n");
     recipe_a();
     recipe_b();
     recipe_c();

@@ -867,11 +867,11 @@ static void parse(int argc, char **argv, const char **out, const char **title) {
     for (int i = 1; i < argc; i++) {
         if (is_help(argv[i])) print_help(), exit(finish(0));
         if (is_among(known, 2, argv, &i)) continue;
-        if (argv[i][0] == '-') fail(2, argv[i], "is not an option", "see --help");
+        if (argv[i][0] == '-') unexpected(argv[i]);
         if (num_runs == MAX_RUNS) fail(2, argv[i], "is one file too many", most);
         runs[num_runs++].path = argv[i];
     }
-    if (!num_runs) fail(2, "LINES", "is missing", "give what --report wrote; see --help");
+    if (!num_runs) fail(2, "LINES", "no input file", "give what --report wrote; see --help");
     if (strlen(runs[0].path) > 1000) fail(2, runs[0].path, "is too long a path", "choose a shorter one");
 }
 

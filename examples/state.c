@@ -351,17 +351,17 @@ static void print_losses(losses *loss, int seeds, losses all) {
 }
 
 static const char help_of_state[] =
-    "usage: state [--quick] [--seeds N] [--epochs N] [--steps N]\n"
-    "             [--elements MILLIONS] [--data PATH] [--text FILE] [--quiet]\n"
-    "Trains three tasks in each of amp.h's states, and times one large step in each.\n"
-    "  --quick      two seeds, few epochs and steps: what it prints then means little\n"
-    "  --seeds      10: of which d is the mean\n"
-    "  --epochs     10, of the digits\n"
-    "  --steps      150, of the GPT\n"
-    "  --elements   50: millions of parameters of the large step; 28 bytes of each\n"
-    "  --data       digits, fashion or a path, as in train --help\n"
-    "  --text       what the GPT learns (amp.h)\n"
-    "  --quiet      no progress\n";
+    "usage: state [options]\n\n"
+    "Train three tasks with each kind of optimizer state, and time one large step.\n\n"
+    "  --seeds N         runs of each task (10)\n"
+    "  --epochs N        passes over the digits (10)\n"
+    "  --steps N         optimizer steps of the GPT (150)\n"
+    "  --elements N      millions of parameters of the large step, of 28 bytes each (50)\n"
+    "  --data digits|fashion|PATH          as build/train takes it (digits)\n"
+    "  --text FILE       what the GPT learns (amp.h)\n"
+    "  --quick           a toy of two seeds, which the other options change\n"
+    "  --quiet           no progress\n"
+    "  --help            this text\n";
 
 static void print_help_of_state(void) { fputs(help_of_state, stdout); }
 

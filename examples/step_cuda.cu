@@ -269,8 +269,8 @@ static void make_data(void) {
 
 int main(int argc, char **argv) {
     bool ok;
-    no_options(argc, argv, "Runs one optimizer kernel on a GPU in three ways that skip steps after an\n"
-                           "overflow, and compares them; takes no options.");
+    no_options(argc, argv, "Run one optimizer kernel on a GPU in three ways that skip steps after an\n"
+                           "overflow, and compare them.\n");
     (void)count_gpus();
     must(cudaStreamCreateWithFlags(&g.stream, cudaStreamNonBlocking));
     must(cudaStreamCreateWithFlags(&g.body, cudaStreamNonBlocking));

@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
     amp_report_desc    watch  = {.every = 100}; /* count magnitudes in one step of 100 */
     amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = problem,
                                .report = &watch};
-    no_options(argc, argv, "Finds two planted overflows; takes no options.");
+    no_options(argc, argv, "Find two planted overflows.\n");
     desc.beta1 = 2.0; /* for once, to see what is said */
     int ok = amp_optimizer_init(&opt, &desc) != AMP_OK && strstr(problem, "beta1 is 2,") != NULL;
     printf("A setting that cannot be meant is refused, with its name, value and bounds:\n  %s\n\n"

@@ -162,11 +162,11 @@ $(BUILD)/tests/emu.log: tests/gpu/emu/self.sh $(wildcard tests/gpu/emu/* tests/g
                         $(KERNELS)plain/kernels.o $(KERNELS)sanitize/kernels.o
 	@$(call SCRIPT,$< $(OUT))
 
-$(BUILD)/tests/examples.log: tests/trainers/examples.sh tests/lib.sh $(EXAMPLES:%=$(BUILD)/%)
+$(BUILD)/tests/examples.log: tests/trainers/examples.sh tests/trainers/picture.awk tests/lib.sh $(EXAMPLES:%=$(BUILD)/%)
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
 $(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log $(BUILD)/tests/ncf.log: $(BUILD)/tests/%.log: \
-    tests/trainers/trainer.sh tests/lib.sh $(BUILD)/%
+    tests/trainers/trainer.sh tests/trainers/picture.awk tests/lib.sh $(BUILD)/%
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/$*)
 
 $(BUILD)/tests/examples_cuda.log: tests/gpu/examples_cuda.sh examples/README.md tests/lib.sh $(KERNELS)plain/kernels.o \

@@ -13,7 +13,7 @@
 
    RUN   cc -O3 -I. examples/digits/train.c -o train -lm && ./train         in the directory of amp.h
 
-   In under a minute it prints a table for each task with its reading, writes three pictures into
+   In under a minute it prints a table for each task with its reading, writes four pictures into
    build/, and ends with one line per task: how far fp16 and bf16 are from fp32. See also --help.
 
    COLUMNS  "flushed" and "lost" are counted on every SAMPLE_EVERY-th step.

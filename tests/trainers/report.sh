@@ -172,7 +172,8 @@ check "$(cat "$out/log"): no crash, and no tag that is not the page's" $status
 refuses 'lines of two networks are refused' 'other tensors' "$build/report" "$out/two.jsonl"
 : > "$out/empty.jsonl"
 refuses 'a file without lines is named' 'empty.jsonl: holds no line' "$build/report" "$out/empty.jsonl"
-refuses 'an unknown option is named' --bogus "$build/report" --bogus
+refuses 'an unknown option is named' '^report: unknown option --bogus; see --help$' "$build/report" --bogus
+refuses 'no file is named' '^report: LINES: no input file; give what' "$build/report"
 refuses 'a page that cannot be written is named' nowhere "$build/report" "$out/gpt.jsonl" --out "$out/nowhere/x"
 refuses 'train: a report that cannot be written is named, before the training' nowhere \
     "$build/train" --data digits --out "$out" --report "$out/nowhere/x"
