@@ -68,14 +68,14 @@ build() { # build TRAINER VARIANT: program and, if nvcc is there, program.ptx
     done
     : > warnings
     [ -z "$ptx" ] || cp "$dir/kernels.ptx" program.ptx || return
-    for file in $sources; do
-        case $file in
+    for source in $sources; do
+        case $source in
         *.cu)
-            plain "$file.o" "$compiler" "$file" $some $fake -I"$root" -w -O1 &&
-                { [ -z "$ptx" ] || translate "$file"; } ;;
-        *) object "$file.o" "$compiler" $some $fake -I"$root" -w -O1 -c "$file" ;;
-        esac || { cat "$file.o.log"; return 1; }
-        objects="$objects $file.o"
+            plain "$source.o" "$compiler" "$source" $fake -I"$root" -w -O1 $some &&
+                { [ -z "$ptx" ] || translate "$source"; } ;;
+        *) object "$source.o" "$compiler" $fake -I"$root" -w -O1 $some -c "$source" ;;
+        esac || { cat "$source.o.log"; return 1; }
+        objects="$objects $source.o"
     done
     $compiler $objects "$kernels/kernels.o" "$kernels/emu.o" $ptx -o program -lm
 }
