@@ -155,7 +155,7 @@ $(BUILD)/tests/cuda-races.log: $(KERNELS)races/kernels.o
 $(BUILD)/tests/cuda-traffic.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/ptx.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o tests/unit/test_cuda.cpp \
                       $(wildcard tests/gpu/emu/*ptx*)
-$(BUILD)/tests/sgemm-plain.log: $(KERNELS)plain/kernels.o $(wildcard examples/cublas/*_*.cu)
+$(BUILD)/tests/sgemm-plain.log: $(KERNELS)plain/kernels.o $(wildcard examples/cublas/*_*.cu) tests/gpu/client.sh
 $(BUILD)/tests/sgemm-sanitize.log: $(KERNELS)sanitize/kernels.o
 
 $(BUILD)/tests/emu.log: tests/gpu/emu/self.sh $(wildcard tests/gpu/emu/* tests/gpu/emu/fake/*) tests/lib.sh \

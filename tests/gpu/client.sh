@@ -85,7 +85,7 @@ run() { # run TRAINER VARIANT C++|PTX [0: AMP_ENABLE]: the loss, and a digest of
     [ "$3" = C++ ] || export EMU_PTX="$PWD/program.ptx" EMU_PTX_COUNTS="$PWD/counts" EMU_PTX_CLIENT=1
     PROGRAM="$PWD/program" sh ../run > said 2> "../$2.log" || return
     [ ! -s weights ] || digest=$(cksum < weights)
-    awk -v digest="${digest-none}" '{loss = $NF} END {
+    awk -v digest="${digest-none}" 'NF {loss = $NF} END {
         split(digest, part)
         if (loss !~ /^[-+0-9.e]+$/) exit 1
         print loss, part[1] }' said
@@ -106,8 +106,8 @@ kernels=${OBJECTS:-build/tests}/kind-plain ptx=''
 [ -n "${OBJECTS-}" ] || make -s "$kernels/kernels.o" || exit
 kernels=$(cd "$kernels" && pwd)
 if command -v "$nvcc" > /dev/null; then
-    ptx=${PTX:-$dir/ptx.o}
-    { [ -n "${PTX-}" ] || object "$ptx" "$compiler" $fake -O2 -c "$emu/ptx.cpp"; } &&
+    ptx=$dir/ptx.o
+    { [ -n "${PTX-}" ] && cp "$PTX" "$ptx" || object "$ptx" "$compiler" $fake -O2 -c "$emu/ptx.cpp"; } &&
         "$nvcc" -I. -std=c++14 -ptx -arch=sm_$arch amp_kernels.cu -o "$dir/kernels.ptx" || exit
 else echo "skip PTX: $nvcc not found"
 fi
@@ -126,6 +126,7 @@ for trainer in $(cd "$dir" && ls); do
         sort -u "$dir/$trainer/$variant/warnings" > "$dir/$trainer/$variant.warnings"
         comm -13 "$dir/$trainer/own.warnings" "$dir/$trainer/$variant.warnings" | sed 's/^/     nvcc: /'
     done
+    [ -x "$dir/$trainer/own/program" ] || continue
     for as in C++ ${ptx:+PTX}; do
         own=$(run "$trainer" own $as) || { complain "$trainer" "no loss as $as" "$dir/$trainer/own.log"; continue; }
         for variant in $variants; do beside "$trainer" "$variant" $as; done

@@ -120,6 +120,14 @@ steps() {
     check "$name: nobody divides 0, for which a GPU would call a function" $?
 }
 
+clients() { # of client.sh: a trainer's own kernels, too
+    rm -rf "$out/client" && sh tests/gpu/client.sh --example "$out/client" &&
+        PTX=$out/ptx.o OBJECTS=$objects sh tests/gpu/client.sh "$out/client" > "$out/log" 2>&1 &&
+        grep -Eq '^\| example, amp \| PTX \| 30 \| 2\.[0-9]+ [0-9]+ \| 2\.[0-9]+ [0-9]+ \| yes \|$' "$out/log" &&
+        ! grep -q 'in spite of PTX' "$out/log"
+    check "client.sh: a trainer's own kernels run as PTX, and AMP_ENABLE=0 leaves its bits" $?
+}
+
 rm -f "$out"/*.ptx
 if quick; then steps sm_100 100
 else
@@ -131,5 +139,6 @@ else
     steps sm_80-fast 80 --use_fast_math
     steps sm_100-fast 100 --use_fast_math
     wrongs "$out/sm_80.ptx"
+    clients
 fi
 finish
