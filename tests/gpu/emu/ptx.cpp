@@ -182,14 +182,19 @@ struct reader { /* of a module, or of one of its kernels */
         current = NULL;
     }
 
+    string name_at(size_t place) { /* that is declared there */
+        while (strchr("[;", word_at(place + 1)[0]) == NULL) place++;
+        return word_at(place);
+    }
+
     void read_kernel() { /* from behind its name */
         k->max_threads = 1024;
         names.resize(1);
-        for (const size_t place : m.shared) at = place, declare(SHARED, &k->shared_bytes);
-        for (const size_t place : m.dynamic) {
-            for (at = place; word_at(at + 1) != "[";) at++;
-            names[0][next()] = special_operand(specials.size() - 2, SHARED);
-        }
+        const std::set<string> used(m.words.begin() + (long)k->at, m.words.begin() + (long)k->end);
+        for (const size_t place : m.shared)
+            if (used.count(name_at(place))) at = place, declare(SHARED, &k->shared_bytes);
+        for (const size_t place : m.dynamic)
+            names[0][name_at(place)] = special_operand(specials.size() - 2, SHARED);
         at = k->at;
         while (!take("{")) {
             const string text = next();
@@ -264,6 +269,7 @@ struct reader { /* of a module, or of one of its kernels */
                 skip_to("{");
                 for (int depth = 1; depth > 0; at++)
                     depth += (word_at(at) == "{") - (word_at(at) == "}");
+                n.end = at;
             } else if (numbers.count(what)) at++;
             else if (what != ".visible" && what != ".weak") fault("an unknown directive " + what);
         }

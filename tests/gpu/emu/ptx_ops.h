@@ -86,7 +86,7 @@ struct warp {
 
 struct kernel { /* a program, and the block that runs it */
     string                     name;
-    size_t                     at; /* in the module's words, behind the name */
+    size_t                     at, end; /* in the module's words, behind the name */
     std::vector<instruction>   code;
     std::vector<unsigned>      widths;    /* of registers, in bits */
     std::map<word, unsigned>   constants; /* registers by their value */

@@ -313,6 +313,7 @@ TEST(declarations, "extern shared memory begins behind the kernel's own; words o
                        "ld.shared.u32 %r3, [%r1+8];\nsub.s32 %out, %r1, %r2;\nadd.s32 %out, %out, %r3;";
     shared_bytes = 12;
     CHECK_EQ_U64(outs(put, 1, two)[0], 256);
+    CHECK_EQ_U64(outs("st.shared.u64 [more], %at;\nmov.u32 %out, more;", 1, two)[0], 0); /* of room nothing is used */
     shared_bytes = 0;
     const string words = ".global .align 4 .u32 word = 5;\n.const .align 4 .b32 all[3] = {7, -8};\n";
     CHECK_EQ_U64(outs("ld.global.u32 %out, [word];", 1, words)[0], 5);
