@@ -153,9 +153,9 @@ $(BUILD)/tests/cuda-clang.log: $(KERNELS)clang/kernels.o $(CPU)/clang/amp.o
 $(BUILD)/tests/cuda-sanitize.log: $(KERNELS)sanitize/kernels.o $(CPU)/sanitize/amp.o
 $(BUILD)/tests/cuda-races.log: $(KERNELS)races/kernels.o
 $(BUILD)/tests/cuda-traffic.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
-$(BUILD)/tests/ptx.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o tests/unit/test_cuda.cpp \
+$(BUILD)/tests/ptx.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o tests/unit/test_cuda.cpp tests/gpu/client.sh \
                       $(wildcard tests/gpu/emu/*ptx*)
-$(BUILD)/tests/sgemm-plain.log: README.md $(KERNELS)plain/kernels.o $(wildcard examples/cublas/*_*.cu)
+$(BUILD)/tests/sgemm-plain.log: README.md $(KERNELS)plain/kernels.o $(wildcard examples/cublas/*_*.cu) tests/gpu/client.sh
 $(BUILD)/tests/sgemm-sanitize.log: $(KERNELS)sanitize/kernels.o
 
 $(BUILD)/tests/emu.log: tests/gpu/emu/self.sh $(wildcard tests/gpu/emu/* tests/gpu/emu/fake/*) tests/lib.sh \

@@ -181,10 +181,24 @@ trainers() {
     try "trainer_amp: $(marked | head -n 1 | sed 's/,.*//'), all marked" marked
 }
 
+# client.sh is for trainers outside of the tree; this one is inside, and one is broken.
+client() {
+    rm -rf "$out/client" && sh tests/gpu/client.sh --example "$out/client" && mkdir -p "$out/client/broken/source" &&
+        echo none.cu > "$out/client/broken/files"
+    NVCC=none OBJECTS=${OBJECTS:-build/tests} sh tests/gpu/client.sh "$out/client" > "$out/client.said" 2>&1
+    status=$?
+    cp "$out/client.said" "$out/log"
+    grep -Eq '^\| example, amp \| C\+\+ \| 30 \| 2\.[0-9]+ [0-9]+ \| 2\.[0-9]+ [0-9]+ \| yes \|$' "$out/client.said"
+    check 'client.sh: the trainer and its 30 lines build and run, and AMP_ENABLE=0 leaves its bits' $?
+    [ $status = 1 ] && grep -q '^FAIL broken, own: does not build' "$out/client.said"
+    check 'client.sh: a trainer that does not build is a line, and a status' $?
+}
+
 drop_in 'fake headers' '-isystem tests/gpu/emu/fake'
 toolkit
 trainers
 learns
 readme
+client
 if quick; then test_sgemm --quick; else test_sgemm; fi
 finish
