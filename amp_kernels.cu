@@ -1428,20 +1428,30 @@ template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_range &t, unsig
     else ampi_step_groups<KIND, AMP_F32>(t, s);
 }
 
-/* The k-th of the rows that are touched, in the order of tables. Is there one? */
-AMPI_DEVICE bool ampi_touched_row(const amp_plan &plan, uint64_t k, ampi_share *share) {
-    for (size_t i = 0; i < plan.num_sparse; i++) {
-        const ampi_sparse *s = &plan.sparse[i];
-        if (k < s->touched) {
-            share->slot  = &plan.slots[s->slot];
-            share->begin = (uint64_t)s->unique[k] * s->length;
-            share->count = s->length;
-            share->grad  = ampi_array_at(share->slot->grad, AMP_F32, k * s->length);
-            return true;
-        }
-        k -= s->touched;
+/* What blocks take: of B parts of chunks, behind it the rows that are touched. */
+AMPI_DEVICE uint64_t ampi_num_shares(const amp_plan &plan, bool rows) {
+    uint64_t n = rows ? 0 : plan.num_chunks << plan.split;
+    for (size_t i = 0; rows && i < plan.num_sparse; i++) n += plan.sparse[i].touched;
+    return n;
+}
+
+/* The k-th of them: of B backwards, since A has left the last gradients in the cache; rows in the
+   order of tables. That there is one was asked before: of an answer here nvcc 13.5 keeps this share
+   for the next turn, in registers that a step needs. */
+AMPI_DEVICE ampi_share ampi_share_at(const amp_plan &plan, bool rows, uint64_t k) {
+    const ampi_sparse *table = plan.sparse;
+    ampi_share         s;
+    if (!rows) {
+        s = ampi_share_of(plan, ampi_num_shares(plan, false) - 1 - k);
+        if (s.slot->sparse) s.count = 0;
+        return s;
     }
-    return false;
+    while (k >= table->touched) k -= table++->touched;
+    s.slot  = &plan.slots[table->slot];
+    s.begin = (uint64_t)table->unique[k] * table->length;
+    s.count = table->length;
+    s.grad  = ampi_array_at(s.slot->grad, AMP_F32, k * table->length);
+    return s;
 }
 
 AMPI_DEVICE ampi_tensor_range ampi_tensor_range_of(const amp_plan &plan, const ampi_share &s) {
@@ -1485,22 +1495,11 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
                                                (size_t)(slot - plan.slots)));
 }
 
-/* What a block takes k-th: of B backwards, since A has left the last gradients in the cache; behind
-   B a row. */
-AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
-    const uint64_t all = plan.num_chunks << plan.split;
-    if (rows) return ampi_touched_row(plan, k, s);
-    if (k >= all) return false;
-    *s = ampi_share_of(plan, all - 1 - k);
-    if (s->slot->sparse) s->count = 0;
-    return true;
-}
-
 /* B in a step that is sampled, where masters and moments are of fp32. */
 template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
-    ampi_share s;
     ampi_clear_histograms(&plan);
-    for (uint64_t k = blockIdx.x; ampi_next_share(plan, false, k, &s); k += gridDim.x) {
+    for (uint64_t k = blockIdx.x; k < ampi_num_shares(plan, false); k += gridDim.x) {
+        const ampi_share s = ampi_share_at(plan, false, k);
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         if (plan.control->gate.skip && plan.zero_grad) ampi_clear(s.grad, s.count);
         if (plan.control->gate.skip) continue;
@@ -1523,13 +1522,12 @@ AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
 template <int KIND, bool ROWS = false>
 AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, bool) {
     if (!ROWS) ampi_wait_for_previous();
-    const bool sampled = !ROWS && ampi_sampled(&plan), skip = plan.control->gate.skip != 0;
+    const bool sampled = !ROWS && ampi_sampled(&plan);
     if (sampled) ampi_update_sampled<KIND>(plan);
-    for (uint64_t k = blockIdx.x; !sampled; k += gridDim.x) {
-        ampi_share s; /* of one turn: a value kept from turn to turn takes registers */
-        if (!ampi_next_share(plan, ROWS, k, &s)) break;
+    for (uint64_t k = blockIdx.x; !sampled && k < ampi_num_shares(plan, ROWS); k += gridDim.x) {
+        const ampi_share s = ampi_share_at(plan, ROWS, k);
         if (s.count == 0 || !s.grad.base) continue;
-        if (!skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
+        if (!plan.control->gate.skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
         else if (plan.zero_grad) ampi_clear(s.grad, s.count);
     }
     if (!ROWS) ampi_end_update(plan);
@@ -1962,7 +1960,8 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     for (;;) {
         __syncthreads();
         if (threadIdx.x == 0) {
-            t->there  = ampi_next_share(plan, rows, t->next, &t->share);
+            t->there = t->next < ampi_num_shares(plan, rows);
+            if (t->there) t->share = ampi_share_at(plan, rows, t->next);
             t->behind = 0;
             t->next += gridDim.x;
         }
