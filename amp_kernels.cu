@@ -1428,21 +1428,22 @@ template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_range &t, unsig
     else ampi_step_groups<KIND, AMP_F32>(t, s);
 }
 
-/* What blocks take: of B parts of chunks, behind it the rows that are touched. */
-AMPI_DEVICE uint64_t ampi_num_shares(const amp_plan &plan, bool rows) {
-    uint64_t n = rows ? 0 : plan.num_chunks << plan.split;
-    for (size_t i = 0; rows && i < plan.num_sparse; i++) n += plan.sparse[i].touched;
-    return n;
+/* The first share of a block, of B or of the rows that are touched behind it. It goes on by gridDim.x
+   to those in front, down to 0: A has left the last gradients in the cache, and a number that counts
+   down needs no other beside it. */
+AMPI_DEVICE int64_t ampi_first_share(const amp_plan &plan, bool rows) {
+    uint64_t all = rows ? 0 : plan.num_chunks << plan.split;
+    for (size_t i = 0; rows && i < plan.num_sparse; i++) all += plan.sparse[i].touched;
+    return (int64_t)all - 1 - (int64_t)blockIdx.x;
 }
 
-/* The k-th of them: of B backwards, since A has left the last gradients in the cache; rows in the
-   order of tables. That there is one was asked before: of an answer here nvcc 13.5 keeps this share
-   for the next turn, in registers that a step needs. */
+/* Share k, which is there. (Of a function that answers whether it is nvcc 13.5 keeps the last share
+   in registers that the next needs.) */
 AMPI_DEVICE ampi_share ampi_share_at(const amp_plan &plan, bool rows, uint64_t k) {
     const ampi_sparse *table = plan.sparse;
     ampi_share         s;
     if (!rows) {
-        s = ampi_share_of(plan, ampi_num_shares(plan, false) - 1 - k);
+        s = ampi_share_of(plan, k);
         if (s.slot->sparse) s.count = 0;
         return s;
     }
@@ -1498,8 +1499,8 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
 /* B in a step that is sampled, where masters and moments are of fp32. */
 template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
     ampi_clear_histograms(&plan);
-    for (uint64_t k = blockIdx.x; k < ampi_num_shares(plan, false); k += gridDim.x) {
-        const ampi_share s = ampi_share_at(plan, false, k);
+    for (int64_t k = ampi_first_share(plan, false); k >= 0; k -= gridDim.x) {
+        const ampi_share s = ampi_share_at(plan, false, (uint64_t)k);
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         if (plan.control->gate.skip && plan.zero_grad) ampi_clear(s.grad, s.count);
         if (plan.control->gate.skip) continue;
@@ -1524,8 +1525,8 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
     if (!ROWS) ampi_wait_for_previous();
     const bool sampled = !ROWS && ampi_sampled(&plan);
     if (sampled) ampi_update_sampled<KIND>(plan);
-    for (uint64_t k = blockIdx.x; !sampled && k < ampi_num_shares(plan, ROWS); k += gridDim.x) {
-        const ampi_share s = ampi_share_at(plan, ROWS, k);
+    for (int64_t k = sampled ? -1 : ampi_first_share(plan, ROWS); k >= 0; k -= gridDim.x) {
+        const ampi_share s = ampi_share_at(plan, ROWS, (uint64_t)k);
         if (s.count == 0 || !s.grad.base) continue;
         if (!plan.control->gate.skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
         else if (plan.zero_grad) ampi_clear(s.grad, s.count);
@@ -1543,7 +1544,7 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
    much for registers, of which 80 let three blocks share a multiprocessor. */
 struct ampi_coded {
     ampi_share       share;
-    uint64_t         next;  /* number of the next share */
+    int64_t          next;  /* number of the next share */
     bool             there; /* is there one? */
     bool             sampled;
     ampi_any         model;
@@ -1952,7 +1953,7 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     ampi_coded *t = ampi_coded_of_block();
     ampi_wait_for_previous();
     if (threadIdx.x == 0) {
-        t->next    = blockIdx.x;
+        t->next    = ampi_first_share(plan, rows);
         t->sampled = !rows && ampi_sampled(&plan); /* for all: a pointer less in registers */
     }
     __syncthreads();
@@ -1960,10 +1961,10 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     for (;;) {
         __syncthreads();
         if (threadIdx.x == 0) {
-            t->there = t->next < ampi_num_shares(plan, rows);
-            if (t->there) t->share = ampi_share_at(plan, rows, t->next);
+            t->there = t->next >= 0;
+            if (t->there) t->share = ampi_share_at(plan, rows, (uint64_t)t->next);
             t->behind = 0;
-            t->next += gridDim.x;
+            t->next -= gridDim.x;
         }
         __syncthreads();
         if (!t->there) break;
