@@ -1525,7 +1525,7 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
     if (!ROWS) ampi_wait_for_previous();
     const bool sampled = !ROWS && ampi_sampled(&plan);
     if (sampled) ampi_update_sampled<KIND>(plan);
-    for (int64_t k = sampled ? -1 : ampi_first_share(plan, ROWS); k >= 0; k -= gridDim.x) {
+    for (int64_t k = ampi_first_share(plan, ROWS); !sampled && k >= 0; k -= gridDim.x) {
         const ampi_share s = ampi_share_at(plan, ROWS, (uint64_t)k);
         if (s.count == 0 || !s.grad.base) continue;
         if (!plan.control->gate.skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
