@@ -1428,9 +1428,9 @@ template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_range &t, unsig
     else ampi_step_groups<KIND, AMP_F32>(t, s);
 }
 
-/* The first share of a block, of B or of the rows that are touched behind it. It goes on to those in
-   front, down to 0: A has left the last gradients in the cache, and a number that counts down needs
-   no other beside it. */
+/* The first share of a block, of B or of the rows that are touched behind it. It goes on to those
+   in front, down to 0: A has left the last gradients in the cache, and a number that counts down
+   needs no other beside it. */
 AMPI_DEVICE int64_t ampi_first_share(const amp_plan &plan, bool rows) {
     uint64_t all = rows ? 0 : plan.num_chunks << plan.split;
     for (size_t i = 0; rows && i < plan.num_sparse; i++) all += plan.sparse[i].touched;
