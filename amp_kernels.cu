@@ -1427,20 +1427,30 @@ template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_range &t, unsig
     else ampi_step_groups<KIND, AMP_F32>(t, s);
 }
 
-/* The k-th of the touched rows, in the order of tables. Returns false if there is none. */
-AMPI_DEVICE bool ampi_touched_row(const amp_plan &plan, uint64_t k, ampi_share *share) {
-    for (size_t i = 0; i < plan.num_sparse; i++) {
-        const ampi_sparse *s = &plan.sparse[i];
-        if (k < s->touched) {
-            share->slot  = &plan.slots[s->slot];
-            share->begin = (uint64_t)s->unique[k] * s->length;
-            share->count = s->length;
-            share->grad  = ampi_array_at(share->slot->grad, AMP_F32, k * s->length);
-            return true;
-        }
-        k -= s->touched;
+/* A block's first share of B, or of the touched rows. Shares count down to 0: A has left the last
+   gradients in the cache, and a number that counts down needs no bound beside it. */
+AMPI_DEVICE int64_t ampi_first_share(const amp_plan &plan, bool rows) {
+    uint64_t all = rows ? 0 : plan.num_chunks << plan.split;
+    for (size_t i = 0; rows && i < plan.num_sparse; i++) all += plan.sparse[i].touched;
+    return (int64_t)all - 1 - (int64_t)blockIdx.x;
+}
+
+/* Share k, which exists. (If the function also said whether it exists, nvcc 13.5 would keep the last
+   share in registers that the next needs.) */
+AMPI_DEVICE ampi_share ampi_share_at(const amp_plan &plan, bool rows, uint64_t k) {
+    const ampi_sparse *table = plan.sparse;
+    ampi_share         s;
+    if (!rows) {
+        s = ampi_share_of(plan, k);
+        if (s.slot->sparse) s.count = 0;
+        return s;
     }
-    return false;
+    while (k >= table->touched) k -= table++->touched;
+    s.slot  = &plan.slots[table->slot];
+    s.begin = (uint64_t)table->unique[k] * table->length;
+    s.count = table->length;
+    s.grad  = ampi_array_at(s.slot->grad, AMP_F32, k * table->length);
+    return s;
 }
 
 AMPI_DEVICE ampi_tensor_range ampi_tensor_range_of(const amp_plan &plan, const ampi_share &s) {
@@ -1484,22 +1494,11 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
                                                (size_t)(slot - plan.slots)));
 }
 
-/* Share number k. B goes backwards, because A has left the last gradients in the cache. After B,
-   shares are rows. */
-AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
-    const uint64_t all = plan.num_chunks << plan.split;
-    if (rows) return ampi_touched_row(plan, k, s);
-    if (k >= all) return false;
-    *s = ampi_share_of(plan, all - 1 - k);
-    if (s->slot->sparse) s->count = 0;
-    return true;
-}
-
 /* B in a sampled step, for tensors whose masters and moments are fp32. */
 template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
-    ampi_share s;
     ampi_clear_histograms(&plan);
-    for (uint64_t k = blockIdx.x; ampi_next_share(plan, false, k, &s); k += gridDim.x) {
+    for (int64_t k = ampi_first_share(plan, false); k >= 0; k -= gridDim.x) {
+        const ampi_share s = ampi_share_at(plan, false, (uint64_t)k);
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         if (plan.control->gate.skip && plan.zero_grad) ampi_clear(s.grad, s.count);
         if (plan.control->gate.skip) continue;
@@ -1522,13 +1521,12 @@ AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
 template <int KIND, bool ROWS = false>
 AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, bool) {
     if (!ROWS) ampi_wait_for_previous();
-    const bool sampled = !ROWS && ampi_sampled(&plan), skip = plan.control->gate.skip != 0;
+    const bool sampled = !ROWS && ampi_sampled(&plan);
     if (sampled) ampi_update_sampled<KIND>(plan);
-    for (uint64_t k = blockIdx.x; !sampled; k += gridDim.x) {
-        ampi_share s; /* of one iteration: if kept longer, it takes registers */
-        if (!ampi_next_share(plan, ROWS, k, &s)) break;
+    for (int64_t k = ampi_first_share(plan, ROWS); !sampled && k >= 0; k -= gridDim.x) {
+        const ampi_share s = ampi_share_at(plan, ROWS, (uint64_t)k);
         if (s.count == 0 || !s.grad.base) continue;
-        if (!skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
+        if (!plan.control->gate.skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
         else if (plan.zero_grad) ampi_clear(s.grad, s.count);
     }
     if (!ROWS) ampi_end_update(plan);
@@ -1544,7 +1542,7 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
    many registers: 80 of them let three blocks share a multiprocessor. */
 struct ampi_coded {
     ampi_share       share;
-    uint64_t         next;  /* number of the next share */
+    int64_t          next;  /* number of the next share */
     bool             there; /* is there one? */
     bool             sampled;
     ampi_any         model;
@@ -1953,7 +1951,7 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     ampi_coded *t = ampi_coded_of_block();
     ampi_wait_for_previous();
     if (threadIdx.x == 0) {
-        t->next    = blockIdx.x;
+        t->next    = ampi_first_share(plan, rows);
         t->sampled = !rows && ampi_sampled(&plan); /* for all: one pointer less in registers */
     }
     __syncthreads();
@@ -1961,9 +1959,10 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     for (;;) {
         __syncthreads();
         if (threadIdx.x == 0) {
-            t->there  = ampi_next_share(plan, rows, t->next, &t->share);
+            t->there = t->next >= 0;
+            if (t->there) t->share = ampi_share_at(plan, rows, (uint64_t)t->next);
             t->behind = 0;
-            t->next += gridDim.x;
+            t->next -= gridDim.x;
         }
         __syncthreads();
         if (!t->there) break;

@@ -258,6 +258,11 @@ template <class T> void define_counts(const string &type) {
         const T mask = pos >= bits ? (T)0 : (T)(low << pos);
         return pos >= bits ? b : (T)((b & ~mask) | (a << pos & mask));
     });
+    /* len bits of a from pos on */
+    define("bfe.u" + type.substr(2), [](T a, uint8_t pos, uint8_t len) -> T {
+        const T low = len >= bits ? (T)-1 : (T)(((T)1 << len) - 1);
+        return pos >= bits ? (T)0 : (T)(a >> pos & low);
+    });
 }
 
 /* Quotients in fp32 of 0 and a number, which a GPU computes in a call. */
