@@ -23,7 +23,7 @@
 
        launches for 1 to 10,000 tensors   2; 3 if ranks agree; 4 with own; 5 to 9 with few rows
        host synchronisations              0
-       registers, spills                  at most 64, in other storage 80; none (nvcc 13.0: make cuda)
+       registers, spills                  at most 64, in other storage 80; none (13.0: make cuda)
        instructions                       B 191 to 212 for 4 elements, A 5.8 to 6.5 for one
 
    B in other storage: tests/bench/README.md has bytes, instructions, and a step by a model.
