@@ -33,7 +33,7 @@ include tests/suites.mk # lists of tests and suites, and their rules
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small trainers examples vectors prove install uninstall clean
+.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small trainers pictures examples vectors prove install uninstall clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -148,6 +148,9 @@ bench-compare: ## set amp.h's speed beside that of REF=commit (ARGS: words of ro
 
 trainers: ## measure the trainers in DIR without and with their diffs, ROUNDS=3 times in turns (tests/bench/trainers.sh)
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/bench/trainers.sh "$(DIR)" $(ROUNDS)
+
+pictures: ## draw README's picture of trainers from the figures in tests/bench/trainers.txt
+	$(Q)awk -f tests/bench/trainers.awk tests/bench/trainers.txt > tests/bench/trainers.svg
 
 FORMAT = if command -v clang-format > /dev/null; then clang-format --style='{IndentWidth: 4, ColumnLimit: 98}'; else cat; fi
 tier: ## print amp.h's functions of TIER=avx2 without macros (x4 avx512 pairs tiles; neon mmla: CC=...)

@@ -1,8 +1,8 @@
 /* amp.h - v0.9.0 (in development) - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
-   The shortest program that trains faster: a layer in bf16, everything stored in fp32. It prints
-   a loss that falls from 42.71 to 0.00 (cc -O3 -I. fast.c -o fast).
+   The shortest program that trains faster: a layer that multiplies in bf16; all arrays are fp32.
+   The loss that it prints falls from 42.71 to 0.00 (cc -O3 -I. fast.c -o fast).
 
        #define AMP_IMPLEMENTATION
        #include "amp.h"
@@ -27,93 +27,94 @@
            return 0;
        }
 
-   AMP_IMPLEMENTATION stands in exactly one source file, compiled with -O2 or more; everywhere
-   else just #include "amp.h". 16-bit weights and gradients around an optimizer of your own:
-   >>steps.
+   Define AMP_IMPLEMENTATION in exactly one source file, best one of its own, compiled with -O2 or
+   more; all other files just #include "amp.h". 16-bit weights and gradients around an optimizer
+   of your own: >>steps. To test a change to amp.h: make test; tests/README.md.
 
    CONTENTS (search for the words behind >>)
 
-       >>words    >>steps    >>numbers    what things are called; the loop; rounding
+       >>words    >>steps    >>numbers    vocabulary; one training step; rounding and bits
        >>gpu                              CUDA: what runs where, and when
-       >>options  >>promises >>history    macros; memory, threads, errors
+       >>options  >>promises >>history    macros; errors, memory, threads; changes
        >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm;
-                  and if you want it cuda, control, batches, ranks, sparse, report, storage,
+                  optional: cuda, control, batches, ranks, sparse, report, storage,
                   capability, autocast, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
-       >>impl     the code of these rooms, and words, arrays, step; instruction sets
-                  (tiers) last
+       >>impl     the code, by the same names; instruction sets (tiers) last. AVX2's kernel is
+                  that of >>impl kernels: make tier TIER=avx2 prints it
 
-   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32
-   masters with fp16 or bf16 copies; a wrap for your optimizer, and fused ones; clipping; bitwise
-   save and load; products on mixed types; autocast; reports. It works on a CPU with nothing
-   else, and with amp_kernels.cu on NVIDIA GPUs, with the same bits.
+   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32 masters
+   with fp16 or bf16 copies; steps around your optimizer, and fused ones; clipping; bitwise save
+   and load; products of mixed types; autocast; reports. It runs on a CPU with nothing else and,
+   with amp_kernels.cu, on NVIDIA GPUs; steps have the same bits on both.
 
-   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and
-   never exits. Its globals are the instruction set it found (cpuid) and, one per thread, the
-   current autocast and the code of a failed CUDA call.
+   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and never
+   exits. It has three globals: the instruction set that it found (cpuid) and, in each thread, the
+   current autocast and the code of the last failed CUDA call.
 
    >>words
 
        loss scale        factor on the loss, so that small gradients survive fp16
        unscale           multiply gradients by 1 / loss scale, in fp32
-       found_inf         some gradient was inf or NaN; the step must be skipped
-       backoff           the scale shrinks, after found_inf; growth is the opposite
-       master weights    fp32, which the optimizer changes
-       model weights     the copy (fp16, bf16) that forward and backward read
-       skipped step      normal, not an error: weights stay, the scale shrinks
-       iteration         a step, taken or skipped (amp_iteration)
+       found_inf         flag: a gradient was inf or NaN, so the step must be skipped
+       backoff, growth   the scale shrinks after found_inf, and grows after many good steps
+       master weights    the fp32 weights, which the optimizer changes
+       model weights     their copy (fp16, bf16), which forward and backward read
+       skipped step      weights, moments and step count stay, the scale backs off; no error
+       scope             code in which autocast is on or off, from amp_autocast_push to _pop
 
-   >>steps  One iteration, whoever does the arithmetic:
+   >>steps  One iteration, a step that is taken or skipped:
 
        1  loss = forward(model weights)
-       2  backward(loss * loss scale)    gradients, scaled, of any type
+       2  backward(loss * loss scale)    gradients are scaled, of any type
        3  check       is any gradient inf or NaN? global norm, statistics
-       4  unscale     (clip) and let the optimizer change the masters; after an overflow: nothing
-       5  update      the loss scale moves; the model copies are written again
+       4  unscale     and clip; the optimizer changes the masters. Skipped after inf or NaN
+       5  update      the loss scale moves; after a step that was taken, models are written
 
-   Around an optimizer of your own, after amp_optimizer_init, _add once for each tensor, _prepare:
+   A gradient that is inf or NaN is no error. The step is skipped, status.did_step is 0, and
+   amp_optimizer_stats says where it was; status.stuck is 1 from 40 skips in a row on.
+
+   Your own optimizer, after amp_optimizer_init, _add for each tensor, and _prepare. For bf16 set
+   desc.dtype = AMP_BF16 and desc.scaler.preset = AMP_PRESET_NONE:
        forward(amp_optimizer_model(&opt, 0));          the 16-bit copy of the weights
        backward(dloss * amp_optimizer_loss_scale(&opt));
        if (amp_optimizer_begin_step(&opt))             all finite? then unscaled
            sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
        amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
-   amp_scaler_* alone serves a loop that keeps its own memory: unscale each gradient, then step,
-   then update.
+   To resume, prepare as before and call amp_optimizer_load_file (>>api state). A loop that keeps
+   its own memory needs amp_scaler_* alone: unscale each gradient, step if found_inf is 0, update.
 
-   Two optimizers behind one check: desc.kind is AMP_KIND_ADAMW, _SGD or _LION, and tensors with
-   amp_tensor.own are changed by yours, such as Muon for the matrices:
-       amp_optimizer_set_lr(&opt, lr);                 of the others
+   Two optimizers with one check: tensors with amp_tensor.own are stepped by your optimizer, such
+   as Muon for the matrices, and all others by desc.kind (AMP_KIND_ADAMW, _SGD or _LION):
+       amp_optimizer_set_lr(&opt, lr);                 of desc.kind
        if (amp_optimizer_begin_step(&opt))             one norm, clip factor and skip for all
-           muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); this one is own
+           muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); tensor 0 has own
        amp_optimizer_end_step(&opt);                   steps the others; new scale, new copies
-   end_step reads gradients of the others again: until then leave them as they are, or they step
-   by what you wrote there (examples/pitfalls.c). desc.zero_grad clears all at the right time.
-   Tensors with own are stored in fp32, whatever storage says, and have no moments in amp.h.
-   Without a learning rate begin_step is AMP_ERROR_BAD_STATE. AMP_ERROR_UNSUPPORTED:
-   amp_optimizer_step and _carry; own in shards, or with rows.
+   end_step reads the gradients of the others again: do not write to them before it
+   (examples/pitfalls.c). desc.zero_grad clears all at the right time. Tensors with own are stored
+   in fp32, whatever storage says, without moments in amp.h. AMP_ERROR_BAD_STATE: no learning
+   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in shards, or with rows.
 
-   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the
-   global one of all unscaled gradients (torch's formula). Bias correction counts status.steps,
-   the steps taken; a schedule should do so as well. Save and evaluate the masters; for inference
-   in 16 bits save the model copies too.
+   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
+   norm is the global one of all unscaled gradients. A skipped step clips nothing; its norm is
+   that of the finite elements. Bias correction counts status.steps, the steps taken, and a
+   schedule should, too. Save and evaluate the masters; for 16-bit inference save the copies, too.
 
-   bf16 has the range of fp32 and needs no scale: scaler.preset = AMP_PRESET_NONE still skips a
-   step whose gradients are not finite; scaler.disabled never skips. With neither the scale is
-   65536 in every dtype, AMP_F32 too, and the first step is refused (AMP_ERROR_BAD_STATE) until
-   you have asked for the scale.
+   bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE still skips a step whose
+   gradients are not finite; scaler.disabled does not. With neither, the scale starts at 65536 in
+   every dtype, and steps are refused (AMP_ERROR_BAD_STATE) until you have asked for the scale.
 
    Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
-       other weights          an average, the best: write them to the masters, amp_optimizer_refresh
+       other weights          write an average, or the best, to the masters; amp_optimizer_refresh
        gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
        one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
-                              tensors with keep_fp32 are read in the master
+                              read tensors with keep_fp32 in the master
        momentum in gradients  amp_optimizer_carry, without unscale_in_place (Darknet)
-       another program's run  your optimizer loads its moments and step count as before; for the
-                              fused steps: desc.first_step, and amp_optimizer_set_moments
-       traps (KANN)           feholdexcept before forward, fesetenv after backward: an overflow
-                              makes inf - inf in your code; amp.h needs neither (musl's leaves
-                              traps as they are: there _mm_setcsr)
+       another program's run  your optimizer loads its moments and step count as before; fused
+                              steps need desc.first_step and amp_optimizer_set_moments
+       traps (KANN)           feholdexcept before forward, fesetenv after backward (on musl
+                              _mm_setcsr): after an overflow your code computes inf - inf
 
    >>numbers
 
@@ -121,152 +122,151 @@
        fp16   s eeeee mmmmmmmmmm                    largest 65504,  least 6.0e-8
        bf16   s eeeeeeee mmmmmmm                    largest 3.4e38, least 9.2e-41
 
-   Conversions round to nearest, ties to even. Overflow gives inf, subnormals stay. A NaN stays a
-   NaN, becomes quiet and keeps the top bits of its payload, as the F16C instructions do (bf16 to
-   fp32 only appends zero bits). -Ofast, flush-to-zero and the rounding mode do not change a bit.
+   Conversions round to nearest, ties to even. Overflow gives inf; subnormals are kept. A NaN
+   becomes quiet and keeps the top bits of its payload, as in the F16C instructions (bf16 to fp32
+   only appends zero bits). -Ofast, flush-to-zero and the rounding mode change no bit.
 
-   In a step products and sums are rounded one by one, and the norm is summed in one fixed order.
-   While amp.h computes, rounding is to nearest, subnormals count and floating-point traps are
-   masked; your settings return with the call (x86 with SSE, AArch64, ARM from version 7 on by gcc
-   and clang, x86-64 by MSVC). On 32-bit x86 a float that a function returns is no signaling NaN;
-   without -mfpmath=sse only array casts and checks are exact. clang has no guard against -Ofast
-   on 32-bit ARM, nor clang 14 on AArch64, where it warns.
+   A step rounds each product and each sum by itself, and sums the norm in one fixed order. While
+   amp.h computes, rounding is to nearest, subnormals count and floating-point traps are masked;
+   your settings are restored on return (x86 with SSE, AArch64, ARM from version 7 on by gcc and
+   clang, x86-64 by MSVC). On 32-bit x86, returning a float from a function quiets a signaling
+   NaN; without -mfpmath=sse only array casts and checks are exact. clang offers no protection
+   from -Ofast on 32-bit ARM; neither does clang 14 on AArch64, where it warns.
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
-   round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
-   amp_cpu_force_tier("avx512"), or "neon", keeps to FMA where machines must agree. A row of C has
-   the same bits for any m and at any place (but by AMP_CBLAS). Three tiers have bits of their own,
-   AMX and BFMMLA where m and n are at least 2 and m n k at least 2^15: there a row has one set of
-   bits from 2^15 on, and in a scope fp16 from where it is rounded (m and n above 16, m n k at least
-   2^17). In all three bf16 subnormals and sums below 2^-126 count as 0:
-       AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time,
-           the even and the odd ones apart. fp16 is split into two bf16 numbers, exactly, but an
-           infinity may give NaN where A or B is not bf16. A's higher one times B's lower is added
-           first, then high high, low high, low low: so B' A' has other bits than A B, and x x' is
-           not symmetric; of bf16, and in other tiers, it is. With amp_gemm_args.tf32 fp32 is split,
-           too (16 bits; 8 below 2^-118), and low low is left out, of fp16 as well.
+   round once per k (an FMA) and have one set of bits; plain C rounds product and sum. Where
+   machines must agree, call amp_cpu_force_tier("avx512"), or "neon". A row of C has the same bits
+   for any m and at any place, except with AMP_CBLAS. Three tiers have bits of their own, AMX and
+   BFMMLA only from m and n of 2 and m n k of 2^15 on: a row has one set of bits below that bound
+   and one above. In a scope fp16 has another bound, from which it is rounded: m and n above 16, m
+   n k of 2^17. In all three bf16 subnormals and sums below 2^-126 count as 0:
+       AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
+           even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
+           but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
+           A's high times B's low, high high, low high, low low. So B' A' has other bits than A B,
+           and x x' is not symmetric; for bf16, and in other tiers, it is. amp_gemm_args.tf32
+           splits fp32, too (16 bits; 8 below 2^-118), and leaves out low low, of fp16 as well.
        AVX512_BF16 (AMD)    A and B of bf16, in pairs of k, the odd one first. Its model was
            compared with the instruction of Intel's processors and of Zen 4.
-       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16, four k at a time: to the sum is added
-           p0 + p1, then p2 + p3; products and sums are rounded to odd (cut off; the last bit is 1
-           if anything was). Its model was compared with qemu: it has never run on hardware. (For
-           fp16 Arm has FMLAL, as many products as FMLA, and sums in fp16, which overflow: neither.)
+       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16, four k at a time: p0 + p1 is added to
+           the sum, then p2 + p3. Products and sums are rounded to odd (cut off; the last bit is 1
+           if anything was). Its model was compared with qemu; no hardware has run it. (For fp16
+           Arm has FMLAL, no more products than FMLA, and fp16 sums, which overflow: unused.)
 
-   Determinism, by what trainers ask for, with the tests that show it. Steps are all but the
-   products: casts, checks, norm, clip factor, scale, optimizers.
-       the same run again: steps the same bits; products on a CPU, too, whatever flags, threads and
-           alignment are; on a GPU as cuBLAS promises, of one version, GPU, stream (test_bits.c)
-       another build or machine: steps the same bits, for compilers, flags, instruction sets, byte
-           order, CPU or GPU, grids, graphs (but sign and payload of a NaN that comes of an infinite
-           weight or moment, or of a check that is disabled). Products: within FMA, tiles, pairs,
-           BFMMLA and plain C, but sign and payload of a NaN; on a GPU no (bits.sh; test_cuda.cpp:
-           own_steps to shards, grids; tests/gpu/gpu.sh on a device; test_gemm.c: bits_*;
-           tests/vectors)
+   What is reproducible, and which tests show it. Steps here are all except products: casts,
+   checks, norm, clip factor, scale, optimizers.
+       the same run again: the same bits in steps, and in products on a CPU for any flags, threads
+           and alignment; on a GPU what cuBLAS promises for a version, GPU, stream (test_bits.c)
+       another build or machine: the same bits in steps for any compiler, flags, instruction set,
+           byte order, grid, on CPU and GPU, in graphs. Exception: sign and payload of a NaN from
+           an infinite weight or moment, or of one that scaler.disabled let pass. Products agree
+           within FMA, AMX, AVX512_BF16, BFMMLA and plain C, except for sign and payload of a NaN;
+           on a GPU they do not (bits.sh; test_cuda.cpp: own_steps to shards, grids;
+           tests/gpu/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
-       any number of ranks: steps with desc.ranks, if micro-batches are added in the order that
-           >>api ranks says, have the same bits; with amp_ranks.whole the norm is a sum in your
-           order (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
+       any number of ranks: steps with desc.ranks have the same bits if micro-batches are added in
+           the order of >>api ranks; with amp_ranks.whole the norm is a sum in your order
+           (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
 
    >>gpu
 
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
-   -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Set desc.backend to an amp_cuda_backend
-   of your stream, and hand device memory to the same functions. A fused step is two launches.
-   Experimental: no GPU has run it yet. Bits are shown by an emulator, costs by instructions, loads
-   and bytes that were counted. tests/README.md says what is left to a GPU.
+   -lcublas -lcublasLt (with gcc also -lcudart -lstdc++). Make a backend of your stream, set
+   desc.backend to it, and pass device memory to the functions of amp_optimizer and amp_gemm:
+       amp_cuda_backend(&gpu, stream, cublas_handle); desc.backend = &gpu;
+   amp_cast and amp_scaler_* have twins, amp_cuda_*. A fused step is two kernel launches.
+   Experimental: no GPU has run it yet. An emulator shows the bits; costs are counts of
+   instructions, loads and bytes. tests/README.md says what is left to a GPU.
 
-   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale
-   the loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host
-   never waits. A step can be captured in a CUDA graph: call amp_optimizer_set_lr before each
-   replay, and amp_optimizer_step_graph inside. On GPUs of 9.0 and newer (CUDA 12.3) the step's
-   second kernel is launched before the first ends, so a captured step has an edge with data
-   (programmatic dependency): hosts that walk graphs must ask for edge data, without which
-   cudaGraphGetEdges and its likes are cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
+   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
+   loss there, too (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel), and the host
+   never waits. A CUDA graph can hold a step: capture amp_optimizer_step_graph, and call
+   amp_optimizer_set_lr before each replay. On GPUs of compute capability 9.0 and up (CUDA 12.3)
+   the step's second kernel is launched before the first ends. A captured step then has
+   an edge with data (programmatic dependency). Hosts that walk graphs must ask for edge data; else
+   cudaGraphGetEdges and the like return cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
 
    Your own optimizer kernel learns of a skip in one of three ways:
-       read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler alone
-                      (cublasSaxpy): cudaMemcpy found_inf after unscale, step if it is 0, update
-       gate           amp_optimizer_check, your kernel, end_step; the kernel starts with
-                      if (gate->skip) return; gate is that of amp_optimizer_gate
+       read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler
+                      alone (cublasSaxpy): unscale, cudaMemcpy found_inf, step if it is 0, update
+       gate           amp_optimizer_check, your kernel, end_step. The kernel begins with
+                      if (gate->skip) return; where gate is that of amp_optimizer_gate
        graph node     amp_cuda_if_begin and _end around launches that you cannot change; CUDA 12.4
-   The functions of amp.h are for the host; in a kernel fp16 is __half and bf16 __nv_bfloat16, with
-   the same bits.
+   amp.h's functions run on the host. Kernels use __half and __nv_bfloat16, with the same bits.
 
-   Work is in the order of the backend's stream. If backward or a collective runs on another stream,
-   the backend's must wait for that one before the step, and that one for the backend's before it
-   reads model copies:
+   Work is queued on the backend's stream. If backward or a collective runs on another one, the
+   backend's must wait for it before the step, and it for the backend's before it reads models:
        cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
    With several GPUs, the stream's device must be current in every call. Ranks: >>api ranks.
 
-   >>options  Macros, with the place where each must be defined.
+   >>options  Macros, and where each must be defined. "With it": where AMP_IMPLEMENTATION is.
 
        AMP_IMPLEMENTATION   in one file: compiles the functions there
-       AMP_STATIC           with it: all functions, and the current autocast, are that file's own
+       AMP_STATIC           with it: functions and current autocast are private to that file
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32 matrices with
-                            cblas_sgemm, unless they are thin or tiny; on Apple (Accelerate) in
-                            a scope, too: >>api autocast
+                            cblas_sgemm unless they are thin or tiny, and on Apple (Accelerate)
+                            also in a scope: >>api autocast
        AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
                             >>api cblas
        AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
        -O2                  with it, no macro: clang -O0 makes fp32 50 times slower; gcc optimizes
-                            amp.h without -O, too
+                            amp.h even without -O
        AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 2,000 times slower)
-       -fopenmp             with it, no macro: large arrays are shared by threads
+       -fopenmp             with it, no macro: threads share the work on large arrays
        AMP_NO_AUTOCAST      everywhere: without autocast and session
-       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks, sparse
-                            gradients, reports, storage formats but fp32. No struct changes; a desc,
-                            tensor or file that needs one is AMP_ERROR_UNSUPPORTED by name.
-                            amp_kernels.cu needs none; the last leaves out half of its code
-       AMP_FILE             with it, if this file has another name: that, in quotes. It reads
-                            itself for each set of vector instructions
+       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks,
+                            sparse gradients, reports, storage other than fp32. No struct changes;
+                            a desc, tensor or file that needs one is AMP_ERROR_UNSUPPORTED, by
+                            name. amp_kernels.cu needs none of them; the last halves its code
+       AMP_FILE             with it, if this file has another name: that name, in quotes. The file
+                            includes itself for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower
-       AMP_NO_STDLIB        with it: no malloc, files or environment; every desc must then carry an
-                            allocator
+       AMP_NO_STDLIB        with it: no malloc, files, environment; each desc needs an allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
                             __declspec(dllexport); default extern (amp_kernels.cu's are extern)
-       AMP_KERNELS          in amp_kernels.cu, and tests, only
-       AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer shall
-                            load on an older driver: no amp_cuda_if_begin
-       AMP_NO_EARLY_LAUNCH  for amp_kernels.cu: kernels of a step one behind the other (>>gpu)
-       -lm                  other compilers than gcc and clang may need it, for a square root
+       AMP_KERNELS          in amp_kernels.cu and tests only
+       AMP_NO_CONDITIONAL   for amp_kernels.cu: without amp_cuda_if_begin, so that a program built
+                            with CUDA 12.4 or newer loads on an older driver
+       AMP_NO_EARLY_LAUNCH  for amp_kernels.cu: a step's second kernel waits for the first (>>gpu)
+       -lm                  compilers other than gcc and clang may need it, for a square root
 
    >>promises
 
-   Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
-            changed nothing, with these exceptions. A backend fails in a step, a load, a rebind or
-            set_moments (the CPU never does), or reduce_fn does: load a saved state before going on.
-            A backend fails in prepare: models may have been written. end_step reports a second
-            begin_step after it has ended the step. An init (amp_*_init, amp_*_backend) that is
-            refused leaves a zeroed object: correct the desc and call it again.
-   Silence  What cannot have worked says so: a step without any gradient is an error; see
+   Errors   Functions that can fail return amp_result; AMP_OK is 0. A call that returns an error
+            has changed nothing, with these exceptions. If a backend fails in a step, a load, a
+            rebind or set_moments (the CPU never does), or if reduce_fn fails, load a saved state
+            before you go on. If a backend fails in prepare, models may have been written. After a
+            second begin_step, end_step completes the step, then returns the error. A refused init
+            (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry.
+   Silence  A step without any gradient is an error. For mistakes that no call can refuse, see
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
-   Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
-            step; add allocates only beyond AMP_INLINE_TENSORS tensors; save and load allocate
-            while they work. All that is not device memory goes through desc.allocator.
+   Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
+            AMP_INLINE_TENSORS tensors, prepare, save and load while they work, amp_session_start;
+            and large products without a workspace, by malloc (amp_gemm_workspace). All else that
+            is not device memory comes from the allocator of the desc.
    Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
             fp32, your own loop                  4 + 4 + 8        16
-            around it, fp32 gradients            4 + 4 + 8 + 6    22
+            your AdamW, fp32 gradients           4 + 4 + 8 + 6    22
             the same, unscale_in_place           4 + 4 + 8 + 2    18
-            around it, 16-bit gradients          4 + 2 + 8 + 6    20
-            amp_optimizer_step, AdamW            4 + 4 + 10       18
+            your AdamW, 16-bit gradients         4 + 2 + 8 + 6    20
+            amp_optimizer_step, fp32 gradients   4 + 4 + 10       18
             the same, 16-bit gradients           4 + 2 + 10       16
             dtype AMP_F32, moments of 8 bits     4 + 4 + 2        10
-            So it grows, but where >>api storage stores moments or masters in low precision.
-            Activations in 16 bits take half of theirs.
+            Mixed precision needs more memory for these, unless >>api storage stores moments or
+            masters in low precision. Activations in 16 bits need half of theirs.
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or above 2^31. Names
             are stored as pointers: they must outlive the object.
-   Threads  No object locks itself: one thread at a time may use an object. Different objects may be
-            used from different threads, unless they share a scaler.
-   Versions From 1.0 on a name above "Stop here" keeps its meaning, a preset its rules, a step its
-            bits, AMP_PROBLEM_SIZE its 200, and later releases read every file that one has saved.
-            What is to leave is named in History by a release in which it still works. Sizes
-            and members marked private may change with any release: compile all units that share an
-            object with one header.
-            Before 1.0 presets, bits of steps and files since 0.6.0 hold already; names may change,
-            and History says what to write instead. A compiler sees each change but one: NULL in
-            rebind_all, in 0.7.0. Experimental until a GPU has run them: amp_kernels.cu, amp_cuda_*
-            and what is summed by cuBLAS.
+   Threads  No object locks itself: one thread at a time may use an object. Different objects may
+            be used from different threads, unless they share a scaler.
+   Versions From 1.0 on, a name above "Stop here" keeps its meaning, a preset its rules, a step
+            its bits, AMP_PROBLEM_SIZE its 200; later releases read all files that one has saved.
+            Before a name is removed, one release still supports it and names it in History.
+            Struct sizes and private members may change with any release: compile all units that
+            share an object with one header. Before 1.0 presets, bits of steps and files are kept
+            since 0.6.0. Names may change: History says what to write instead, and your compiler
+            flags each change except one, the meaning of NULL in rebind_all (0.7.0). Experimental
+            until a GPU has run them: amp_kernels.cu, amp_cuda_* and what cuBLAS sums.
 
    >>history
        0.9.0  New: AMP_PRESET_NONE: scale 1, never moves, bad steps are still skipped; a file has
@@ -350,7 +350,7 @@ extern "C" {
      loops that multiply matrices, on a CPU      amp_linear, amp_matmul
      a loop that owns its memory                 amp_scaler
      an optimizer of your own                    amp_optimizer_begin_step, _end_step
-     none                                        amp_optimizer_step
+     no optimizer yet                            amp_optimizer_step
      a trainer on cuBLAS or cblas_sgemm          amp_session, AMP_CBLAS_DROP_IN
      a framework with its own optimizers         amp_cast, amp_scaler
      several ranks                               amp_optimizer_desc.ranks
@@ -367,37 +367,37 @@ typedef enum amp_result {
     AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; a size of a product on CUDA above 2^31    */
-    AMP_ERROR_BAD_STATE,        /* what comes first is missing: a check, a scaled loss, a report  */
+    AMP_ERROR_BAD_STATE,        /* something must come first: a check, a scaled loss, a report    */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
     AMP_ERROR_STEP_NOT_OPEN,    /* optimizer: end_step without begin_step                         */
     AMP_ERROR_WRITE,            /* state: could not be written; errno is that of the call         */
     AMP_ERROR_READ,             /* state: could not be read                                       */
-    AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
+    AMP_ERROR_FOREIGN,          /* state: not a file of amp.h                                     */
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
-    AMP_ERROR_CORRUPT,          /* state: bytes have changed, or a number that no run can have    */
-    AMP_ERROR_MISMATCH,         /* state: of other tensors or another kind; ranks: they differ    */
+    AMP_ERROR_CORRUPT,          /* state: bytes have changed, or a number is impossible           */
+    AMP_ERROR_MISMATCH,         /* state: other tensors or another kind; ranks: they differ       */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
     AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op or product, AMP_DTYPE or AMP_POLICY    */
-    AMP_ERROR_PARSE,            /* policy: words that cannot be understood                        */
+    AMP_ERROR_PARSE,            /* policy: a word that amp.h does not know                        */
     AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
     AMP_ERROR_CUBLAS,           /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
     AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
     AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
-    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays share memory that must not    */
+    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays overlap that must not         */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small           */
-    AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
+    AMP_ERROR_STALE             /* session: a weight changed without amp_session_changed          */
 } amp_result;
 
-/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours, which outlive the object. Each call that
-   takes the desc or its optimizer and returns an amp_result writes there: with an error what was
-   wrong (field, value, bounds; tensor; missing call), with AMP_OK an empty text. So does
-   begin_step, and end_step repeats it. */
+/* desc.problem: NULL, or your buffer of AMP_PROBLEM_SIZE bytes, which outlives the object. Each
+   call that takes the desc or its optimizer and returns an amp_result writes a text to it: after
+   an error what was wrong (field, value, bounds; tensor; missing call), after AMP_OK an empty
+   one. begin_step writes it, too, and end_step repeats it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
-/* A sentence for a result, never NULL; the version that is linked, "0.9.0". */
+/* A sentence for result, and the version that is linked, "0.9.0". Both are static, never NULL. */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 
@@ -410,13 +410,13 @@ typedef struct amp_bf16 { uint16_t bits; } amp_bf16;
 typedef enum amp_dtype { AMP_F32 = 0, AMP_F16, AMP_BF16 } amp_dtype;
 AMP_DEF size_t amp_dtype_size(amp_dtype type); /* bytes of one element; 0 for an unknown type */
 
-/* Round to nearest even (IEEE 754; bits equal to VCVTPS2PH and VCVTPH2PS). Pure. */
+/* Convert one number, to nearest even (IEEE 754; the bits of VCVTPS2PH, VCVTPH2PS). Pure. */
 AMP_DEF amp_f16  amp_f32_to_f16(float x);
 AMP_DEF float    amp_f16_to_f32(amp_f16 x);
 AMP_DEF amp_bf16 amp_f32_to_bf16(float x);
 AMP_DEF float    amp_bf16_to_f32(amp_bf16 x);
 
-/* Convert n elements in host memory. dst may be src unless its type is wider; else no overlap. */
+/* Convert n elements in host memory. dst may be src if it is no wider; no other overlap. */
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n);
 
@@ -425,16 +425,16 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n);
 
 /* ---------------------------------------------------------------- >>api  scaler */
 
-/* Whose rules the loss scale follows, exactly. First scale, growth_interval, min_scale,
-   max_scale, hysteresis: */
+/* Whose rules the loss scale follows, exactly. Columns: init_scale, growth_interval, min_scale,
+   max_scale, hysteresis; - is none. */
 typedef enum amp_preset {
     AMP_PRESET_DEFAULT = 0,           /* 2^16 2000 2^-14 2^24 1  torch's schedule, within limits  */
     AMP_PRESET_TORCH,                 /* 2^16 2000 -     -    -  GradScaler; can sink to 0        */
     AMP_PRESET_APEX,                  /* 2^16 2000 -     2^24 -  apex.amp LossScaler              */
     AMP_PRESET_APEX_HYSTERESIS,       /* 2^16 2000 -     -    1  apex update_scale_hysteresis     */
-    AMP_PRESET_MEGATRON,              /* 2^32 1000 1     -    2  refilled by growth; to inf       */
-    AMP_PRESET_DEEPSPEED,             /* 2^16 1000 1     -    2  to 0.17.0; refilled by growth    */
-    AMP_PRESET_DEEPSPEED_CONSECUTIVE, /* 2^16 1000 1     -    2  to 0.17.0; by any good step      */
+    AMP_PRESET_MEGATRON,              /* 2^32 1000 1     -    2  refilled by growth; can be inf   */
+    AMP_PRESET_DEEPSPEED,             /* 2^16 1000 1     -    2  until 0.17.0; refilled by growth */
+    AMP_PRESET_DEEPSPEED_CONSECUTIVE, /* 2^16 1000 1     -    2  until 0.17.0; by any good step   */
     AMP_PRESET_DEEPSPEED_FUSED,       /* 2^32 1000 1     -    -  FP16_Optimizer: one step later   */
     AMP_PRESET_FLAX,                  /* 2^16 2000 FLT_MIN FLT_MAX -  grows after N + 1           */
     AMP_PRESET_JMP,                   /* 2^16 2000 1     -    -                                   */
@@ -443,12 +443,12 @@ typedef enum amp_preset {
     AMP_PRESET_MXNET,                 /* 2^16 2000 -     2^24 -  a new scale acts one update late */
     AMP_PRESET_STATIC,                /* 2^16 never moves; overflowing steps are still skipped    */
     AMP_PRESET_FAIRSEQ,               /* 2^15 2000 1e-4 -    -  tolerance; stays above min_scale  */
-    AMP_PRESET_MARIAN,                /* 2^8  1000 1    -    -  the last backoff may pass min_scale;
-              you replace, before the check, inf by the largest value, at min_scale NaN by 0      */
-    AMP_PRESET_NONE                   /* STATIC with 1, and so it is saved; init_scale is 0 or 1  */
+    AMP_PRESET_MARIAN,                /* 2^8  1000 1    -    -  the last backoff may pass min_scale.
+              Before the check, replace inf by the largest value and, at min_scale, NaN by 0      */
+    AMP_PRESET_NONE                   /* STATIC with 1, saved as STATIC; init_scale is 0 or 1     */
 } amp_preset;
 
-/* Zero the struct, set what you care about; zero is the preset's default. */
+/* Zero the struct, then set what you need; zero is the preset's default. */
 typedef struct amp_scaler_desc {
     float      init_scale;      /* first loss scale, > 0                                        */
     double     growth_factor;   /* >= 1, default 2                                              */
@@ -457,17 +457,17 @@ typedef struct amp_scaler_desc {
     double     tolerance;       /* FAIRSEQ, 0 to 1: back off if overflows since the last backoff
                                    are at least this share of the updates since the last move   */
     int        growth_interval; /* good steps before the scale grows                            */
-    int        hysteresis;      /* it backs off at the Nth overflow; not in presets marked -    */
+    int        hysteresis;      /* back off at the Nth overflow; ignored in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
     float      max_scale;       /* growth stops here; both also bound a default init_scale      */
-    int        disabled;        /* nonzero: scale is 1, no step is skipped, an update only counts */
+    int        disabled;        /* nonzero: scale is 1, no step is skipped, updates only count  */
     amp_preset preset;
-    char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: what amp_scaler_init refused */
+    char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: why amp_scaler_init failed   */
 } amp_scaler_desc;
 
 /* Plain data, the same in host and device memory. Read what is not private. Write found_inf
-   (nonzero: skip) before your step, but that of an optimizer before its check; growth_factor,
-   backoff_factor and growth_interval, within the desc's limits, between updates. */
+   (nonzero: skip) before your step (in an optimizer's scaler before its check). Between updates
+   growth_factor, backoff_factor, growth_interval may be written, within the desc's limits. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */
@@ -486,34 +486,34 @@ typedef struct amp_scaler {
     uint32_t rules;              /* private: what the preset means, as bits                     */
     uint64_t skipped_in_a_row;   /* up to the last update; 0: that one was good                 */
     double   tolerance;
-    uint64_t updates_since, overflows_since; /* private: a move was due; a backoff               */
+    uint64_t updates_since, overflows_since; /* private: since a move was due; a backoff         */
 } amp_scaler;
 
-/* desc NULL: all defaults. AMP_ERROR_INVALID_CONFIG: a number is NaN, negative, contradictory
-   or, in DEFAULT and STATIC, such that a scale or its reciprocal is not normal. */
+/* Set up *s; desc NULL: all defaults. AMP_ERROR_INVALID_CONFIG: a number is NaN, negative or
+   contradictory or, in DEFAULT and STATIC, makes a scale or 1 / scale that is not normal. */
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
 
-/* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it
-   is unscaled (at a scale below 1). Accumulates until amp_scaler_update. n may be 0. */
+/* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it is
+   unscaled (a scale below 1). It stays set until amp_scaler_update. n may be 0. */
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
-/* Check src, and write it multiplied by 1 / scale. dst is another array, of n floats; or src itself
-   (fp32 or bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling has saved); or NULL, to
-   check alone. A partial overlap is AMP_ERROR_OVERLAP. At the end, step if found_inf is 0. */
+/* Check src, and write it times 1 / scale to dst: n floats apart from src; or src itself (fp32,
+   bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling saved); or NULL, to check only.
+   A partial overlap is AMP_ERROR_OVERLAP. After all gradients, step if found_inf is 0. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n);
 
 /* End the iteration, stepped or not: move the scale by the preset's rules (no other call does),
-   clear found_inf. AMP_ERROR_BAD_STATE if nothing was checked and found_inf is 0. */
+   clear found_inf. AMP_ERROR_BAD_STATE: nothing was checked, and found_inf is 0. */
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
 
 /* Replace the scale between two iterations; growth_tracker stays, stuck is cleared. Errors as in
-   init; DEFAULT keeps to its min_scale and max_scale. */
+   init; in DEFAULT and STATIC scale must be within min_scale and max_scale. */
 AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale);
 
 /* --------------------------------------------------------------- >>api  backend */
 
-/* Of the host; device memory is cudaMalloc's. Zero: malloc and free. Set both functions. */
+/* For host memory; device memory is cudaMalloc's. Zero: malloc and free; else set both. */
 typedef struct amp_allocator {
     void *(*allocate_fn)(void *user, size_t num_bytes); /* aligned as malloc's; NULL: none left */
     void (*release_fn)(void *user, void *memory);       /* memory is not NULL                   */
@@ -525,8 +525,8 @@ typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                     
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
-/* The machine (amp_cpu_backend, amp_cuda_backend). Plain data, copied by whoever takes it: set
-   workspace before. */
+/* Where work runs: made by amp_cpu_backend or amp_cuda_backend. Plain data, which init and start
+   copy: set workspace before. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
@@ -539,14 +539,14 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
-/* One weight tensor: arrays of yours, in the backend's memory. With weight alone a model copy of
-   desc.dtype is made; with model alone (16-bit weights) an fp32 master; with both nothing, and
-   prepare writes model from weight. */
+/* One weight tensor. Its arrays are yours, in the backend's memory. Prepare makes a model copy of
+   desc.dtype if there is only a weight, an fp32 master if there is only a model (16-bit weights);
+   if there are both it makes nothing, and writes model from weight. */
 typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
-    void       *grad;       /* scaled gradient; NULL: frozen, it costs nothing and stands still */
+    void       *grad;       /* scaled gradient; NULL: frozen, costs nothing, never changes      */
     amp_dtype   grad_type;  /* set it for 16-bit gradients: zero is AMP_F32, of 4 bytes        */
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* type of model; ignored if model is NULL                         */
@@ -554,37 +554,37 @@ typedef struct amp_tensor {
     float       weight_decay;    /* 0: the optimizer's                                         */
     int         no_weight_decay; /* nonzero: none                                              */
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
-    int         grad_later;      /* nonzero: grad is NULL now, and rebind brings it            */
-    int         own;         /* nonzero: your optimizer's, all others are desc.kind's: >>steps */
-    const struct amp_rows    *rows;    /* grad is of few rows: >>api sparse; NULL: of all      */
+    int         grad_later;      /* nonzero: grad is NULL now; rebind gives it later           */
+    int         own;         /* nonzero: your optimizer steps it, desc.kind the rest: >>steps  */
+    const struct amp_rows    *rows;    /* grad has few rows: >>api sparse; NULL: all           */
     const struct amp_storage *storage; /* >>api storage; NULL: desc's                          */
 } amp_tensor;
 
 typedef enum amp_kind {
     AMP_KIND_OWN = 0, /* your optimizer, between begin_step and end_step                        */
-    AMP_KIND_ADAMW,   /* fused, as the others: amp_optimizer_step. Loshchilov and Hutter 2019   */
+    AMP_KIND_ADAMW,   /* fused, as the next two: amp_optimizer_step. Loshchilov, Hutter 2019    */
     AMP_KIND_SGD,     /* momentum, Nesterov, weight decay as in torch.optim                     */
     AMP_KIND_LION     /* Chen et al. 2023; lr is a 3rd to 10th of AdamW's                       */
 } amp_kind;
 
 typedef struct amp_optimizer_desc {
     const amp_backend *backend;       /* NULL: CPU                                               */
-    amp_dtype          dtype;         /* of the model copies; AMP_F32: no copies (still scaled)  */
+    amp_dtype          dtype;         /* of model copies; AMP_F32: none, but still a loss scale  */
     amp_kind           kind;
     amp_allocator      allocator;     /* zero: malloc and free                                   */
     amp_scaler_desc    scaler;
-    amp_scaler        *shared_scaler; /* or NULL: of several optimizers, in backend memory; call
-                                         amp_scaler_update after the steps of all                */
-    double beta1, beta2;              /* 0: AdamW 0.9, 0.999; Lion 0.9, 0.99. For none: 1e-30   */
-    double eps;                       /* AdamW. 0: 1e-8. For none: 1e-30                        */
-    double momentum;                  /* SGD: 0                                                  */
-    int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
-    float  weight_decay;              /* 0                                                       */
+    amp_scaler        *shared_scaler; /* NULL, or one of several optimizers, in backend memory:
+                                         call amp_scaler_update after the steps of all           */
+    double beta1, beta2;              /* 0: AdamW 0.9, 0.999; Lion 0.9, 0.99. Off: 1e-30         */
+    double eps;                       /* AdamW. 0: 1e-8. Off: 1e-30                              */
+    double momentum;                  /* SGD; 0: off                                             */
+    int    nesterov;                  /* SGD; nonzero needs momentum > 0                         */
+    float  weight_decay;              /* 0: none                                                 */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
-    int    unscale_in_place;          /* nonzero: fp32 gradients are unscaled where they are, if
-                                         every backward writes them anew                         */
-    uint64_t      first_step;         /* steps taken before: with amp_optimizer_set_moments      */
+    int    unscale_in_place;          /* nonzero: unscale fp32 gradients in place; set it only if
+                                         every backward overwrites them                          */
+    uint64_t      first_step;         /* steps taken before; then call amp_optimizer_set_moments */
     const struct amp_ranks       *ranks;  /* ranks decide together: >>api ranks                  */
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
     const struct amp_storage     *storage; /* of masters and moments: >>api storage; fused kinds */
@@ -598,91 +598,91 @@ typedef struct amp_status {
     float    loss_scale;   /* for the next backward                                              */
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
-    uint32_t stuck;        /* 1: the scaler's, or skipped_in_a_row is 40 or more                 */
-    uint64_t steps;        /* taken, and first_step                                              */
+    uint32_t stuck;        /* 1: scaler.stuck is, or skipped_in_a_row is 40 or more              */
+    uint64_t steps;        /* taken, plus desc.first_step                                        */
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
-    uint64_t missed_updates; /* checks of a shared scaler before which its update was forgotten  */
+    uint64_t missed_updates; /* checks of a shared scaler that no update had preceded            */
 } amp_status;
 
-/* Declare one, zeroed or not, and call amp_optimizer_init: again only after amp_optimizer_free. It
-   may be moved, but not while a session knows it. */
+/* Declare one, zeroed or not, and call amp_optimizer_init; call it again only after
+   amp_optimizer_free. You may move the object in memory unless a session uses it. */
 typedef struct amp_optimizer amp_optimizer;
 
-/* desc NULL: all defaults. Tensors are numbered from 0. Both copy what they are given, and the
-   structs that it points to. */
+/* Set up; and add a tensor. desc NULL: all defaults. Tensors are numbered from 0 in the order of
+   add. Both calls copy their argument and the structs that it points to. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
-/* Allocate everything; write masters and model copies. AMP_ERROR_OVERLAP if weights, gradients
-   or models overlap (rows and num_rows may; rebind does not look). */
+/* Allocate all memory; write masters and model copies. AMP_ERROR_OVERLAP: weights, gradients or
+   models overlap. rows and num_rows are not checked, nor are addresses given to rebind. */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
-/* Tensor i: what forward and backward read (the model copy, or the master if it has none);
-   the fp32 master; the fp32 gradient, unscaled and clipped, yours from a begin_step that
-   returned true to end_step. NULL: before prepare, a bad index, frozen, of a fused kind. */
+/* Tensor i: what forward and backward read (the model copy, or the master if there is none); the
+   fp32 master; the fp32 gradient, unscaled and clipped, valid from a begin_step that returned
+   true to end_step. NULL: before prepare; a bad index; no such array (frozen, fused, storage). */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
-/* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or as an
-   address in backend memory. Until you call one of them, amp_optimizer_scaler or _status, the
-   loss cannot have been scaled, and a step is AMP_ERROR_BAD_STATE: unless the scale is 1, was set
+/* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or by
+   address in backend memory. Until you call one of them, amp_optimizer_scaler or _status, a step
+   is AMP_ERROR_BAD_STATE: the loss cannot have been scaled. Exceptions: the scale is 1, was set
    (init_scale, AMP_LOSS_SCALE, a file) or is shared, or desc.ranks has several ranks. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
-/* For AMP_KIND_OWN, or amp_tensor.own. begin_step is true if all gradients are finite: yours are
-   unscaled, step now. False is a skip or an error, which end_step returns: call that in any case.
-   It moves the scale and, but after a skip, writes model copies. */
+/* A step around your optimizer (AMP_KIND_OWN, amp_tensor.own). begin_step is true if all
+   gradients are finite: yours are unscaled, step now. False is a skip or an error. Call end_step
+   in any case: it returns that error, moves the scale and, unless skipped, writes copies. */
 AMP_DEF bool       amp_optimizer_begin_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
-/* The whole step of the other kinds: check, clip, unscale, optimizer, scale, copies. lr >= 0. */
+/* The whole step of a fused kind: check, unscale, clip, optimizer, scale, copies. lr >= 0. */
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr);
 
 /* What the last step did. Waits for the backend. */
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 
-/* Release all memory. Safe when zeroed, after an init that was refused, and twice. */
+/* Release all memory. Safe on a zeroed object, after a refused init, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* ----------------------------------------------------------------- >>api  state */
 
-/* What decides how training goes on: masters, moments, step count, scaler, learning rate, the
-   numbers of the desc and of tensors. They replace those of the optimizer that loads (its learning
-   rate stays if the file has none; its scaler starts afresh if only that of the file was disabled).
-   Not in the file: gradients, what your own optimizer stores, your data's order, and model copies,
-   which are written anew, so dtype may differ. Files since 0.6.0 are read; the format is one on all
-   machines (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
-   Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
+/* A state is what decides how training goes on: masters, moments, step count, scaler, learning
+   rate, the numbers of the desc and of tensors. Load replaces them all, except: the learning rate
+   stays if the file has none, and the scaler starts afresh if only that of the file was disabled.
+   Not in the file: gradients, what your optimizer stores, your data's order, and model copies,
+   which are written from masters, so dtype may differ. Files since 0.6.0 are read; all machines
+   have one format (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns
+   false. Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
-/* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
-   verified before anything changes, in as much memory as was saved. _UNSUPPORTED: a file from
-   before 0.6.0 (0.7.0 loads it and saves it anew). _CORRUPT and _MISMATCH: desc.problem names the
-   number that no run can have, or the tensor. */
+/* Save; load into a prepared optimizer with the same tensors (names, sizes, kind). Load reads and
+   verifies all before it changes anything, in as much memory as was saved. _UNSUPPORTED: a file
+   from before 0.6.0 (0.7.0 loads it and saves it anew). _CORRUPT and _MISMATCH: desc.problem
+   names the number that is impossible, or the tensor. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
-/* To and from a file; also _NOT_FOUND, _TRUNCATED; bytes behind the end are _CORRUPT. Saving
-   writes path.new, flushes and renames it: path holds the old state or the new one whenever the
-   machine stops (POSIX, Windows). On POSIX a symbolic link is followed, and a file keeps its mode.
-   What is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
+/* To and from a file. More errors: _NOT_FOUND, _TRUNCATED; _CORRUPT for bytes behind the end.
+   Saving writes path.new, flushes it and renames it: whenever the machine stops, path holds the
+   old state or the new one (POSIX, Windows). On POSIX a symbolic link is followed, a file keeps
+   its mode, and what is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
 
 /* ----------------------------------------------------------- >>api  environment */
 
-/* The user of a program decides: AMP_DTYPE (fp32, fp16, bf16; float16, half, bfloat16),
-   AMP_LOSS_SCALE (a number, or dynamic), AMP_ENABLE (0: fp32 and scaler.disabled, whatever the
-   others say; 1: not disabled, and fp16 where dtype is AMP_F32). Without AMP_LOSS_SCALE,
-   AMP_DTYPE=bf16 gives a zero desc.scaler AMP_PRESET_NONE; a change to fp16 gives the default
-   scale to AMP_PRESET_NONE, disabled or, of bf16, STATIC up to 1. Storage: >>api storage.
-   Capitals, underscores and blanks do not matter. AMP_ERROR_INVALID_CONFIG: *variable and *value
-   (or NULL) name what cannot be read. */
+/* Let the user of a program decide. AMP_DTYPE: fp32, fp16 or bf16 (float16, half, bfloat16).
+   AMP_LOSS_SCALE: a number, or dynamic. AMP_ENABLE: 0 is fp32 and scaler.disabled, whatever the
+   others say; 1 is not disabled, and fp16 where dtype is AMP_F32. Without AMP_LOSS_SCALE,
+   AMP_DTYPE=bf16 makes a zero desc.scaler AMP_PRESET_NONE, and a change to fp16 brings the
+   default scale where desc.scaler is AMP_PRESET_NONE, disabled or, of bf16, STATIC of at most 1.
+   Storage: >>api storage. Capitals, underscores and blanks do not matter. *variable and *value
+   (pointers that may be NULL) tell what cannot be read: AMP_ERROR_INVALID_CONFIG. */
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
                                                const char **variable, const char **value);
 #endif /* AMP_NO_STDLIB */
@@ -690,17 +690,17 @@ AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
 /* ------------------------------------------------------------------ >>api  gemm */
 
 /* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. Sums are
-   fp32. A compute of AMP_BF16 or AMP_F16 rounds a and b on the way in (the bits of amp_cast), at
-   the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, unless a scope of
-   autocast does: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: amp_gemm. */
+   fp32. With AMP_BF16 or AMP_F16 compute rounds a and b on the way in (the bits of amp_cast), at
+   the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, except in a scope
+   of autocast: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
-/* A linear layer likewise: y = x w^T + bias, where x is rows x in, w is out x in (as PyTorch
-   stores it), bias has out elements or is NULL, y is rows x out. backward: dx = dy w, dw = dy^T
-   x, dbias = the sums of dy's columns, row after row. dx, dw and dbias may be NULL, w if dx is, x
-   if dw is; dx may be x. Nonzero accumulate adds to dw and dbias, never to dx. AMP_ERROR_OVERLAP,
-   too: y with bias, dw with w or dx, dbias with dy, dx or dw. */
+/* A linear layer, likewise: y = x w^T + bias. x is rows x in, w is out x in (as PyTorch stores
+   it), y is rows x out; bias has out elements or is NULL. backward: dx = dy w, dw = dy^T x, dbias
+   = the column sums of dy, row after row. dx, dw and dbias may be NULL, and so may w without dx,
+   x without dw; dx may be x. Nonzero accumulate adds to dw and dbias, never to dx.
+   AMP_ERROR_OVERLAP also: y with bias, dw with w or dx, dbias with dy, dx or dw. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -709,10 +709,10 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
 
 /* C = alpha op(A) op(B) + beta C, row-major: C is m x n, op(A) m x k, op(B) k x n; op transposes
    if trans is nonzero. Each matrix has its own type; sums are fp32 (>>numbers). A leading
-   dimension is the distance of rows in elements, 0 if packed. As in BLAS C is not read if beta
-   is 0, nor A and B if alpha is 0. AMP_ERROR_OVERLAP if C shares an element with what is read;
+   dimension is the distance of rows in elements; 0: packed. As in BLAS, C is not read if beta is
+   0, nor are A and B if alpha is 0. AMP_ERROR_OVERLAP: C shares an element with what is read;
    rows of two matrices may alternate in one buffer. backend NULL: CPU. Memory, and CUDA: >>api
-   batches. In a scope of the thread's autocast fp32 may be cast: >>api autocast. */
+   batches. In a scope of the thread's autocast fp32 operands may be cast: >>api autocast. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
@@ -720,122 +720,122 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
 /* Stop here, unless you want a step in several calls, batches of products, several ranks, reports
-   or autocast. From 1.0 on the names above stay as they are. Those below may still change, with a
-   line in History, and so may CUDA until a GPU has run it. */
+   or autocast. From 1.0 on the names above stay as they are. Names below may still change, with a
+   line in History; so may CUDA, until a GPU has run it. */
 
 /* ------------------------------------------------------------------ >>api  cuda
-   In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a
-   stream; nothing allocates or waits, all can be captured in a graph; the bits are the CPU's. */
+   Functions of amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on
+   a stream. None allocates or waits, all can be captured in a graph; the bits are the CPU's. */
 
-/* A backend of stream (NULL: the default stream). Prepare, load, save and what returns a value
-   (begin_step, _loss_scale, _status, _stats) wait for it, and are AMP_ERROR_UNSUPPORTED while it
-   is captured. cublas_handle: a cublasHandle_t of its own for amp_gemm, or NULL. For products
-   inside a graph set backend->workspace to device memory (32 MiB, aligned to 256). */
+/* Make a backend of stream (NULL: the default stream). prepare, load, save and calls that return
+   a value (begin_step, _loss_scale, _status, _stats) wait for it; in a capture of it they are
+   AMP_ERROR_UNSUPPORTED. cublas_handle: a cublasHandle_t of its own for amp_gemm, or NULL. For
+   products in a graph set backend->workspace to device memory (32 MiB, aligned to 256). */
 extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle);
 
-/* What the last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS in this thread was. */
+/* The code of this thread's last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
 extern int amp_cuda_code(void);
 
-/* x, the loss or its gradient, times *scale (amp_optimizer_loss_scale_ptr, or &s->scale), which
-   is read when the work runs: in fp32, rounded once to type. */
+/* Multiply x, the loss or its gradient, by *scale (amp_optimizer_loss_scale_ptr, or &s->scale),
+   which is read when the work runs. In fp32, rounded once to type. */
 extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
                                       amp_stream stream);
 
-/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler without
-   init, or in whose update nothing was checked, stays as it is. */
+/* Twins of amp_cast (in place only between fp16 and bf16) and amp_scaler_*. A scaler stays as it
+   is if it was not initialized, or if nothing was checked before its update. */
 extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                                 size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                           amp_dtype src_type, size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 
-/* In a capture of stream: what is captured on body, another stream, between these calls will run
-   only if *skip, in device memory (&gate->skip, or found_inf of a scaler), is 0 when the graph
-   comes there. CUDA 12.4: AMP_ERROR_UNSUPPORTED with an older toolkit or driver, or if body is
-   being captured; AMP_ERROR_BAD_STATE if stream is not. */
+/* In a capture of stream: capture work on body, another stream, between these calls. It runs only
+   if *skip, in device memory (&gate->skip, or found_inf of a scaler), is 0 when the graph reaches
+   it. AMP_ERROR_UNSUPPORTED: toolkit or driver before CUDA 12.4, or body is being captured.
+   AMP_ERROR_BAD_STATE: stream is not. */
 extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
 extern amp_result amp_cuda_if_end(amp_stream body);
 
 /* --------------------------------------------------------------- >>api  control
-   Of an optimizer: arrays that hold several tensors or move, steps in graphs and with kernels of
-   yours. */
+   More of the optimizer: arrays that hold several tensors, or move; steps in graphs, and with
+   your own kernels. */
 
-/* Register count tensors that lie one behind the other in the arrays of whole. Of each, name, n
-   (they add up to whole's), lr_scale, weight_decay, no_weight_decay, keep_fp32, own and storage
-   are used, all else is whole's. Copies that are made are contiguous, too. */
+/* Add count tensors that lie one after another in the arrays of whole. Their name, n, lr_scale,
+   weight_decay, no_weight_decay, keep_fp32, own and storage are used; all else is whole's, whose
+   n is their sum. Copies that prepare makes are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
-/* Tell the new addresses of tensor i after you moved it, or those of all tensors, in their
-   order, for hosts whose gradients move every step. NULL, an array or an element of it, leaves
-   what is there; with AMP_NO_GRAD the tensor has no gradient for now, and stands still with its
-   moments. Does not wait. AMP_ERROR_UNSUPPORTED for a weight that was not yours in add, for a
-   gradient of a tensor that had none there (set grad_later), and while the stream is captured. */
+/* Give tensor i new addresses after you moved it; or all tensors, in their order, if gradients
+   move in every step. NULL, an array or its element, changes nothing. AMP_NO_GRAD: the tensor has
+   no gradient for now, its weights and moments stay. Does not wait. AMP_ERROR_UNSUPPORTED: a
+   weight where add had none, a gradient where add had none (set grad_later), a stream that is
+   being captured. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads);
 
 /* Write the model copies now, after you have written to masters: best weights, an average, a
-   target network. All else stays. Does not wait, serves in a graph. A tensor without an fp32 master
-   takes its weights from an array that rebind has brought since the last refresh, and that is only
-   read; AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range. */
+   target network. Nothing else changes. Does not wait; can be captured. A tensor without an fp32
+   master takes its weights from the array that rebind has given since the last refresh, which is
+   only read; AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
-/* For gradient buffers that carry momentum (Darknet), instead of your scal(momentum, grad), after
-   end_step and the update of a shared scaler: each gradient becomes amp_optimizer_grad of the last
-   step that was taken with one, times momentum * loss scale. Does not wait; a graph stores this
-   momentum. Save amp_optimizer_grad beside the state; after a load write it back (or zeros), and
-   call this. AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE
-   after a step without unscale. With amp_scaler alone: check all; if found_inf is 0, unscale each
-   to a buffer of its own (zero at first), and step; update; then, after a skip too, set each
-   gradient to its buffer times momentum * scale. */
+/* For gradient buffers that carry momentum (Darknet). Call it instead of your scal(momentum,
+   grad), after end_step and the update of a shared scaler. Each gradient becomes momentum * loss
+   scale times amp_optimizer_grad of the last step that was taken with one. Does not wait; a graph
+   stores this momentum. Save amp_optimizer_grad beside the state; after a load write it back (or
+   zeros), and call this. AMP_ERROR_UNSUPPORTED: unscale_in_place, fused kinds.
+   AMP_ERROR_BAD_STATE: the step had no unscale. With amp_scaler alone: check all; if found_inf is
+   0, unscale each to its own buffer (zero at first), and step; update; then, even after a skip,
+   set each gradient to its buffer times momentum * scale. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
-/* For your own kernel, filled by every check: return at once if skip is set; multiply gradients by
-   inv_scale (1 / scale, times the clip factor); step counts this one, too. */
+/* What each check decides, for your own kernel: return at once if skip is set; multiply gradients
+   by inv_scale (1 / scale, times the clip factor). step counts the steps taken, with this one. */
 typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
-/* The gate, to be read, and the scaler: both in backend memory. To skip a step, on all ranks,
-   write found_inf of that scaler (unless it is shared) before the check. */
+/* The gate (only read it) and the scaler, both in backend memory. To skip a step, on all ranks,
+   write found_inf of that scaler, unless it is shared, before the check. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
-/* The moments of tensor i, unscaled, in host memory: momentum or first, and second, n floats
-   each; in shards this rank's range (amp_optimizer_range). NULL for one that the tensor does not
-   have (else AMP_ERROR_UNSUPPORTED), or that you do not want to read. Both calls wait. To
-   continue a run, on any number of ranks: desc.first_step = its steps, and set_moments after
-   prepare. AdamW wants both: with first_step above 0 a step is AMP_ERROR_BAD_STATE until each
-   rank has set those of each tensor that learns (an empty range, too), or loaded a state; at step
-   0 set_moments is AMP_ERROR_INVALID_CONFIG. Moments of 8 bits: AMP_ERROR_UNSUPPORTED. */
+/* The moments of tensor i, unscaled, in host memory: first, or momentum, and second, of n floats
+   each; in shards those of this rank's range (amp_optimizer_range). NULL: one that the tensor
+   does not have (else AMP_ERROR_UNSUPPORTED), or that you do not read. Both calls wait. To
+   continue a run, on any number of ranks: set desc.first_step to its steps, and set_moments after
+   prepare. AdamW needs both: with first_step above 0 a step is AMP_ERROR_BAD_STATE until each
+   rank has set those of each tensor that learns, also of empty ranges, or loaded a state; at step
+   0 set_moments is AMP_ERROR_INVALID_CONFIG. Setting 8-bit moments is AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
                                              const float *second);
 
-/* begin_step as two calls that do not wait, for kernels that read the gate: check opens the
-   step; unscale writes amp_optimizer_grad unless the gate says skip (once; leave it out if your
-   kernel uses inv_scale). Then call end_step. */
+/* begin_step as two calls that do not wait, for kernels that read the gate. check opens the step.
+   unscale, called once, writes amp_optimizer_grad unless the gate says skip; leave it out if your
+   kernel uses inv_scale. Then call end_step. */
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
-/* The fused step for a CUDA graph, where an argument would be frozen: the learning rate is in
-   backend memory, from the last fused step, or set_lr outside the capture, or written through
-   lr_ptr. AMP_ERROR_BAD_STATE if there never was one. */
+/* The fused step for a CUDA graph, which would freeze an argument. It reads the learning rate in
+   backend memory: of the last fused step, of set_lr (outside the capture), or what you wrote to
+   lr_ptr. AMP_ERROR_BAD_STATE: there is none yet. */
 AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
 /* --------------------------------------------------------------- >>api  batches */
 
-/* Zeroed, with a, b, c, m, n and k: a plain product of packed fp32 matrices. Those of a batch
-   lie stride elements apart (0 for a or b: the same one). Those of a and b may overlap; those of
-   c lie one behind another, or side by side in rows that hold them all (heads: ldc = heads *
-   dim, stride_c = dim).
-   With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements and -0 become
-   0 (cublasLt may leave -0); all in fp32, rounded once to c_type; NaN stays. On CUDA that is one
-   kernel where cublasLt has one; else two, and a c of 16 bits needs 4 m n count + 256 bytes of
-   workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul (on CUDA
-   AMP_ERROR_UNSUPPORTED); an operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. */
+/* Zero it, and set a, b, c, m, n and k: a plain product of packed fp32 matrices. Those of a batch
+   lie stride elements apart (0 for a or b: the same one). They may overlap in a and b; in c they
+   lie one after another, or side by side in rows that hold all (heads: stride_c = dim, ldc =
+   heads * dim).
+   c = alpha op(A) op(B) + beta C + bias; relu then turns negative elements and -0 to 0 (cublasLt
+   may leave -0) and keeps NaN. All is in fp32, rounded once to c_type. With bias or relu that is
+   one kernel on CUDA where cublasLt has one; else two, and a c of 16 bits needs 4 m n count + 256
+   bytes of workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul (on
+   CUDA AMP_ERROR_UNSUPPORTED); an operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. */
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
@@ -850,36 +850,36 @@ struct amp_gemm_args {
     const void *bias;               /* n elements of bias_type, for every row; NULL: none        */
     amp_dtype   bias_type;
     int         relu;
-    int         tf32;               /* nonzero: fp32 as TF32 (CUDA); three products (>>numbers)  */
-    amp_dtype   compute;            /* 0: a and b as they are; or what fp32 is rounded to        */
+    int         tf32;               /* nonzero: fp32 as TF32 (CUDA), as three products (AMX)     */
+    amp_dtype   compute;            /* what fp32 a and b are rounded to; 0: nothing              */
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
-/* Memory of products. A CPU packs in backend->workspace if that is as large as this says for the
-   largest m, n and k, for OpenMP's threads of now (about 1.1 MB each, 3.2 MB if k is above 512);
-   else on the stack, at most 128 KiB (140 at -O0; small products always, at most 96; all other
-   calls: 64), and if m n k is above 2^22 in memory from malloc, freed on return (without it
-   slower). On AMX a C that begins at no multiple of 64 costs up to a quarter of the speed. CUDA
-   wants A and B of one type, and C of that or fp32 (AMP_ERROR_MIXED_TYPES); in a capture a
-   workspace (AMP_ERROR_WORKSPACE). */
+/* Bytes of workspace for products up to m, n and k with OpenMP's threads of now: about 1.1 MB
+   each, 3.2 MB if k is above 512. A CPU packs matrices in backend->workspace if it is that large;
+   else in memory from malloc, freed on return, if m n k is above 2^22; else, or without that
+   memory (slower), on the stack. Stack: at most 128 KiB (140 at -O0; small products, always
+   there, 96; all other calls 64). On AMX a C that begins at no multiple of 64 costs up to a
+   quarter of the speed. CUDA needs A and B of one type, and C of that or fp32 (else
+   AMP_ERROR_MIXED_TYPES); in a capture also a workspace (else AMP_ERROR_WORKSPACE). */
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
 /* ----------------------------------------------------------------- >>api  ranks
    Gradients that were summed over ranks need nothing here. Where they differ, all ranks meet in
-   desc.ranks->reduce_fn in the middle of every check, so that all decide alike. Reduce sums by
-   sum, in any order if not whole, and maxima by maximum. Both are in backend memory: on a CPU
-   reduce before you return, on CUDA queue two ncclAllReduce on the backend's stream, which a
-   capture records; a step is then three launches. To make all ranks skip, a rank writes found_inf
-   (amp_optimizer_gate), or maxima[0] |= 1 before it reduces. An error of yours is the call's.
+   desc.ranks->reduce_fn in the middle of every check, so that all decide alike. It reduces sums
+   by sum, in any order if not whole, and maxima by maximum. Both are in backend memory. On a CPU
+   reduce before you return; on CUDA queue two ncclAllReduce on the backend's stream, which a
+   capture records. A step is then three launches. To make all ranks skip, a rank writes found_inf
+   (amp_optimizer_gate), or maxima[0] |= 1 before it reduces. An error of reduce_fn is the call's.
 
-   With whole each rank stores what it has added, perhaps other tensors than another rank. In the
-   norm a gradient that lies on two ranks counts twice. Only checks meet; files are each rank's own.
+   With whole, each rank stores what it added, perhaps other tensors than another one. A gradient
+   on two ranks counts twice in the norm. Only checks meet; each rank saves its own files.
 
-   Else masters and moments are in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused
-   kinds: each of count ranks stores about 1 / count of them; all have the whole model. A run has
-   the same bits for every count if the sums of your loop, and their order, do not depend on it.
-   Take M micro-batches of one size, whose data and dropout follow from their numbers; divide the
-   loss of each by M:
+   Without, masters and moments are in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the
+   fused kinds: each of count ranks stores about 1 / count of them; all have the whole model. A
+   run has the same bits for every count if the sums of your loop, and their order, do not depend
+   on it. Take M micro-batches of one size, whose data and dropout depend on their numbers alone,
+   and divide the loss of each by M:
 
        backward of micro-batches rank * k to (rank + 1) * k - 1, where k is M / count
        all-to-all: each rank gets its ranges              16 bits; of several, their sum in fp32
@@ -887,20 +887,20 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
        amp_optimizer_step(opt, lr)                        on all ranks
        all-gather: each rank gives its ranges             into amp_optimizer_model, const cast away
 
-   A tensor learns if it has grad or grad_later, which serve nothing else. Prepare reads all of
+   A tensor learns if it has grad or grad_later, which have no other use. Prepare reads all of
    weight, or else of model. No step writes weight: forward reads amp_optimizer_model, which is
    whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
-   Prepare, save_file and load_file call reduce_fn, too: all fail if one does, unless in prepare
-   or load_file reduce_fn itself does. A step that one rank is refused (lr, moments) never calls
-   it: end the others, which wait. AMP_ERROR_MISMATCH of prepare: tensors or descs differ, numbers
-   are not 0 to count - 1, another rank failed.
+   Prepare, save_file and load_file call reduce_fn, too. All ranks fail if one does, except where
+   reduce_fn itself fails in prepare or load_file. A rank whose step is refused (lr, moments)
+   never calls it: end the others, which wait for it. AMP_ERROR_MISMATCH of prepare: tensors or
+   descs differ, numbers are not 0 to count - 1, another rank failed.
 
-   save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
-   and path, which names them: whatever fails, the old set or the new one, whole. What it does not
-   name is of a save that was cut short. load_file loads any set, and any file of one optimizer,
-   on any number of ranks (on another than the set's each has all files in memory); then
-   all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of two
-   runs. All ranks use one path that all see. Callbacks save and load one shard, and
+   save_file writes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
+   and path, which names them. Whatever fails, path names the old set or the new one, whole; files
+   that it does not name are left from a save that was cut short. load_file loads any set, and any
+   file of one optimizer, on any number of ranks (if not the set's, each has all files in memory);
+   then all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of
+   two runs. All ranks use one path that all see. Callbacks save and load one shard;
    amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
 
 typedef struct amp_ranks {
@@ -912,58 +912,58 @@ typedef struct amp_ranks {
 } amp_ranks;
 
 #ifndef AMP_NO_RANKS
-/* This rank's range of tensor i, in whole chunks of 16384: tell the others once. Of tensors in a
-   row ranks have equal shares. Without ranks, all. n is 0 for a bad index and before prepare. */
+/* This rank's range of tensor i, in whole chunks of 16384: tell the others once. Ranks share
+   tensors in a row equally. Without ranks it is all. n is 0: a bad index, before prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
-/* Add the scaled gradients of count micro-batches, at most 65536, to accumulators that every step
-   and load clears: of each, the elements of this rank's range of tensor i, in backend memory,
-   stride elements behind those before it. They are added in fp32 as a binary tree (>>impl ranks):
-   a rank may add its k so where count divides M and is a power of two (examples/ddp/ddp_mpi.c).
-   On any other count send each by itself, and add all M in one call. Does not wait; one launch on
-   CUDA. AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
+/* Add the scaled gradients of count micro-batches, at most 65536, to accumulators, which every
+   step and load clears. grads holds the elements of each in this rank's range of tensor i, in
+   backend memory, stride elements after those before it. They are added in fp32 as a binary tree
+   (>>impl ranks). A rank may add its own k if the number of ranks divides M and is a power of two
+   (examples/ddp/ddp_mpi.c); else send each by itself, and add all M in one call. Does not wait;
+   one launch on CUDA. AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *grads,
                                             size_t stride, size_t count, amp_dtype type);
 #endif
 
 /* ---------------------------------------------------------------- >>api  sparse
-   Gradients that touch few rows of a tensor (embeddings): grad has these rows one after the
-   other, amp_tensor.rows says which they are, n is that of all rows of the tensor. All is in
-   backend memory (a graph reads the count of each replay; rows and num_rows are aligned) and
-   unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes
-   4 bytes for each of max_rows * row_length sums and a 64th more, and 21 for each of max_rows.
+   Gradients that touch few rows of a tensor (embeddings). grad has these rows one after another,
+   amp_tensor.rows says which they are, n counts all rows of the tensor. All is in backend memory
+   (a graph reads the count in each replay; rows and num_rows are aligned), and must not change
+   until the step is over. With zero_grad a step ends with a count of 0. Prepare takes 4 bytes for
+   each of max_rows * row_length sums and a 64th more, and 21 for each of max_rows.
 
-   A check adds what belongs to one row, in fp32 and a fixed order. A count above max_rows, or a
-   row that is not in the tensor, skips the step, with scaler.disabled, too.
+   A check adds up the entries of each row, in fp32 and a fixed order. A count above max_rows, or a
+   row that is not in the tensor, skips the step, even with scaler.disabled.
 
-   The update is lazy: weight, moments and model copy change in rows that are there, with the
-   bias corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the
-   optimizer's. Where every row is there once and nothing decays, a step has the bits of one without
-   rows. rebind moves weight and grad alone.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks, add_flat. */
+   The update is lazy: weight, moments and model copy change only in rows that are there, with the
+   bias corrections of the step. A weight_decay of 0 is 0, not the optimizer's. If every row is
+   there once and nothing decays, a step has the bits of one without rows. rebind moves weight and
+   grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks,
+   add_flat. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row                                              */
     size_t          max_rows;
-    const uint32_t *rows;       /* which ones, in any order; a row may be there more than once    */
+    const uint32_t *rows;       /* which ones, in any order; one may be there more than once      */
     uint32_t       *num_rows;   /* how many there are, at most max_rows                           */
 } amp_rows;
 
 /* ---------------------------------------------------------------- >>api  report
-   What happened, in which tensor, and why; and steps that are skipped because their norm is a
-   spike. Set desc.report before amp_optimizer_init; amp_optimizer_stats alone does not need it.
-   (examples/which_tensor.c; as text or JSON, and what to change: examples/amp_report.h.)
+   What happened, in which tensor, and why; and a skip of steps whose norm is a spike. Set
+   desc.report before amp_optimizer_init; amp_optimizer_stats alone does not need it.
+   (examples/which_tensor.c. As text or JSON, with advice: examples/amp_report.h.)
 
-   Counting adds no launch and does not wait, and a graph replays it. Reading a report waits. Steps,
-   taken or skipped, are iterations, numbered from first_step + 1. All but the histograms is saved
-   with the state. Each rank reports its own shard. Of a gradient of few rows the fp32 sums are
+   Counting adds no launch and does not wait; a graph replays it. Reading a report waits. Steps,
+   taken or skipped, are iterations, numbered from first_step + 1. The state saves all but the
+   histograms. Each rank reports its own shard. For a gradient of few rows the fp32 sums are
    counted. Updates and magnitudes of weights are counted only where masters and moments are fp32
    and gradients have all rows. bad_weights has no such limit.
 
-   spike_z looks back over about 128 norms that were not spikes, and finds none before. To the
-   scale a spike is a good step. The fifth spike in a row is taken; statistics begin anew. */
+   spike_z looks back over about 128 norms that were not spikes, and finds none before it has them.
+   To the scale a spike is a good step. The fifth spike in a row is taken; statistics restart. */
 
-/* What the last check saw in one gradient, still scaled. */
+/* What the last check saw in one gradient, which is still scaled. */
 typedef struct amp_grad_stats {
     uint64_t nonfinite;       /* elements that are inf or NaN */
     uint64_t nan;             /* elements that are NaN        */
@@ -973,7 +973,7 @@ typedef struct amp_grad_stats {
     uint32_t bad_row;         /* >>api sparse: 1 + the first bad place in rows; 0: none */
 } amp_grad_stats;
 
-/* Of gradient i. Waits for the backend. */
+/* The statistics of gradient i. Waits for the backend. */
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 
 typedef struct amp_report_desc {
@@ -984,9 +984,9 @@ typedef struct amp_report_desc {
 
 typedef enum amp_skip {
     AMP_SKIP_NONE = 0, /* taken                                                                   */
-    AMP_SKIP_OVERFLOW, /* a gradient was not finite, or would not have stayed so                  */
+    AMP_SKIP_OVERFLOW, /* a gradient was not finite, or would not be when unscaled                */
     AMP_SKIP_SPIKE,
-    AMP_SKIP_ASKED     /* found_inf was written by you, or another rank had an overflow           */
+    AMP_SKIP_ASKED     /* you wrote found_inf, or another rank had an overflow                    */
 } amp_skip;
 
 typedef struct amp_iteration {
@@ -999,7 +999,7 @@ typedef struct amp_iteration {
 } amp_iteration;
 
 enum {
-    AMP_HISTORY = 256,           /* iterations that are remembered                                */
+    AMP_HISTORY = 256,           /* iterations that are stored                                    */
     AMP_BINS    = 64,            /* of a histogram                                                */
     AMP_HEADROOM_UNBOUNDED = 255 /* headroom of gradients that are 0                              */
 };
@@ -1011,18 +1011,18 @@ typedef struct amp_report {
     double   norm;
     float    loss_scale;               /* for the next backward                                   */
     uint32_t stuck;                    /* as in amp_status                                        */
-    int      headroom;     /* powers of two that the scale could grow by before the largest gradient
-                              of the last step left its type: the minimum over tensors            */
+    int      headroom;     /* the scale could grow by so many powers of two before the largest
+                              gradient of the last step overflows: the minimum over tensors       */
     int      first_tensor; /* the first that overflowed, and in which iteration; -1: none         */
     uint64_t first_iteration;
-    int      most_tensor;  /* the one that did most often, and how often                          */
+    int      most_tensor;  /* the one that overflowed most often, and how often                   */
     uint64_t most_overflows;
-    uint64_t sampled;      /* the iteration of what follows, and of histograms; 0: none yet       */
-    uint64_t grads;        /* gradients that are not 0, and finite                                */
+    uint64_t sampled;      /* iteration of what follows, and of histograms; 0: none yet           */
+    uint64_t grads;        /* gradients that are finite and not 0                                 */
     uint64_t f16_zero, f16_small, bf16_zero, bf16_small; /* of them, as in amp_tensor_report      */
     uint64_t updates, lost;
     uint64_t nans;         /* NaNs in gradients of the last step                                  */
-    uint32_t fixed_scale;  /* the scale never moves: of its preset, or the scaler is disabled     */
+    uint32_t fixed_scale;  /* the scale never moves: by its preset, or as it is disabled          */
     amp_scaler scaler;     /* a copy, in host memory                                              */
 } amp_report;
 
@@ -1034,25 +1034,25 @@ typedef struct amp_tensor_report {
     int         headroom;
     uint64_t    overflows, nans; /* iterations whose gradient was not finite, and held a NaN      */
     uint64_t    first_iteration, last_iteration; /* of them */
-    /* in amp_report.sampled: scaled gradients as they are stored, not 0, that a cast to fp16 or
-       bf16 would make 0, or subnormal */
+    /* in iteration amp_report.sampled: scaled gradients, as they are stored and not 0, that a cast
+       to fp16 or bf16 would make 0, or subnormal */
     uint64_t    f16_zero, f16_small, bf16_zero, bf16_small;
-    /* weights with a 16-bit copy and a gradient that is not 0; those whose copy the step left as
-       it was, which would have been lost without a master (Micikevicius et al. 2018, 3.1); and
-       those whose master is rounded to the copy's type */
+    /* weights with a 16-bit copy and a gradient that is not 0; those of them whose copy the step
+       did not change, so that the update would be lost without a master (Micikevicius et al. 2018,
+       3.1); those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
-    /* weights that are inf or NaN (of the model where masters are not fp32). They are counted only
-       if amp_report.nans is not 0 and the scale is 1 or less, or ten steps in a row were skipped */
+    /* weights that are inf or NaN (in the model where masters are not fp32). Counted only if
+       amp_report.nans is not 0 and the scale is 1 or less, or ten steps in a row were skipped */
     uint64_t    bad_weights;
-    /* magnitudes, not 0 and finite: bin b has those from 2^(4 b - 127) on, below 2^(4 b - 123),
-       and bin 0 all that are less. Weights of a step that was skipped: none */
+    /* magnitudes that are finite and not 0: bin b counts those from 2^(4 b - 127) on and below
+       2^(4 b - 123), bin 0 all smaller ones, too. A skipped step counts no weights */
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
 } amp_tensor_report;
 
 #ifndef AMP_NO_REPORT
-/* What has happened so far. Of the same moment: tensor i; the last iterations, at most *count
-   and AMP_HISTORY, oldest first. These are AMP_ERROR_BAD_STATE before the first
-   amp_optimizer_report, and after a load. AMP_ERROR_UNSUPPORTED without desc.report. */
+/* What has happened so far. Of the same moment: tensor i; the last iterations, at most *count and
+   AMP_HISTORY, oldest first. Both are AMP_ERROR_BAD_STATE before the first amp_optimizer_report,
+   and after a load. All are AMP_ERROR_UNSUPPORTED without desc.report. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
@@ -1061,27 +1061,27 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 #endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
-   Low-precision optimizer state: amp_tensor.storage, or else desc.storage, names the formats of
+   Low-precision optimizer state. amp_tensor.storage, or else desc.storage, names the formats of
    masters and moments, a row of AMP_STORAGE_LIST. It saves memory; a step is faster only where
-   memory binds it (examples/state.c). Bits are the same on CPU, GPU and any number of ranks.
+   memory limits it (examples/state.c). Bits are the same on CPU, GPU and any number of ranks.
 
    With masters of F32 weights stay where they are, and models may be of any type or none. SPLIT
    stores fp32 in other memory: its masters, moments and state files are F32's bit for bit. Its
-   models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16,
-   too; how they round: >>core storage. A state file has desc.seed.
+   models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16
+   models, too; how they round: >>core storage. A state file has desc.seed.
 
-   With own a tensor is stored in fp32; with keep_fp32, too, but for the moments of a storage of its
-   own whose master is F32. Where masters are not fp32, prepare copies weight, then fills it with
-   NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward reads
+   A tensor with own is stored in fp32. So is one with keep_fp32, except for the moments of a
+   storage of its own whose master is F32. Where masters are not fp32, prepare copies weight, then
+   fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, a session refuses the optimizer.
-   A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
-   models, too); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
+   A file loads if its moments and masters have the same formats (24BIT and SR also need its type
+   of models); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
    amp_optimizer_desc_from_env makes masters of desc.storage fp32 if AMP_DTYPE is not their type.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN but for fp32; moments of 8 bits with a row_length that is
-   not a multiple of 32, or in amp_optimizer_set_moments. */
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length that
+   is no multiple of 32, or in amp_optimizer_set_moments. */
 
-typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments: both of AdamW  */
+typedef enum amp_format { /* bytes per element, beside the model's 2; moments: AdamW's two      */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
     AMP_FORMAT_BF16,      /* moments 4                                                           */
     AMP_FORMAT_8BIT,      /* moments 2.1                                                         */
@@ -1092,7 +1092,7 @@ typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments:
 
 typedef struct amp_storage { amp_format master, moments; } amp_storage;
 
-/* X(name, master, moments) for each, without AMP_FORMAT_. */
+/* X(name, master, moments) for each row; formats are without AMP_FORMAT_. */
 #define AMP_STORAGE_LIST(X)                                                                        \
     X("fp32", F32, F32)    X("fp32+bf16", F32, BF16)    X("fp32+8bit", F32, 8BIT)                  \
     X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
@@ -1114,10 +1114,10 @@ typedef enum amp_policy {
     AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
 } amp_policy;
 
-/* What a machine does well, and what follows for mixed precision: the CPU (0, 0), as amp.h uses
-   it, or a GPU (major and minor of cudaDeviceProp). */
+/* What a machine does well, and what that recommends for mixed precision: the CPU (0, 0), as
+   amp.h uses it, or a GPU (major and minor of cudaDeviceProp). */
 typedef struct amp_capability {
-    int         fp16, bf16, tf32; /* does it multiply large matrices of these faster than fp32?   */
+    int         fp16, bf16, tf32; /* nonzero: faster than fp32 in products of large matrices      */
     amp_dtype   dtype;            /* recommended for model copies                                 */
     amp_policy  policy;           /* recommended                                                  */
     int         scaler;           /* nonzero: with a dynamic loss scale                           */
@@ -1125,27 +1125,27 @@ typedef struct amp_capability {
 } amp_capability;
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
-/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2",
-   "neon_bf16", "neon" or "c", found out once. Force one in the whole process (NULL: the best);
-   AMP_ERROR_UNSUPPORTED if it is not there. "amx" asks Linux for its tiles (arch_prctl) at the
-   first product. After that sigaltstack refuses small stacks; where a thread has one, the tier is
-   "avx512". A sandbox that kills whoever asks needs "avx512" by force. */
+/* The instruction set that CPU functions use, found once: "amx", "avx512_bf16" (by default only
+   on AMD), "avx512", "avx2", "neon_bf16", "neon" or "c". Force one in the whole process (NULL:
+   the best); AMP_ERROR_UNSUPPORTED if it is not there. "amx" asks Linux for its tiles
+   (arch_prctl) at the first product. After that sigaltstack refuses small stacks; if a thread has
+   one, the tier is "avx512". In a sandbox that kills a process for asking, force "avx512". */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* -------------------------------------------------------------- >>api  autocast
-   Which type an op computes in: tables and a stack of scopes, in an object of yours. You ask
-   (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler.
+   Which type an op computes in: tables, and a stack of scopes, in an object of yours. You ask for
+   the type (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler.
 
-   Products ask by themselves (amp_gemm, the drop-ins for cblas_sgemm and cublasSgemm). In a scope
-   of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM: into the
-   cache of a session, if it has one; else a CPU rounds them as amp_gemm_args.compute does, where an
-   override names the op or where that is faster (ampi_rounding_pays has the bounds).
-   Nothing is cast where compute is set, where a cache has no room, where all is fp32 and n k is
-   below 2^10, nor, of fp32, with AMP_CBLAS on Apple: Accelerate is faster. */
+   Products ask by themselves: amp_gemm, what is made of it, and the drop-ins for cblas_sgemm and
+   cublasSgemm. In a scope of the thread's autocast their fp32 operands are cast as the policy
+   says of AMP_OP_GEMM: into the cache of a session, if it has one; else a CPU rounds them, as
+   amp_gemm_args.compute does, where an override names the op or where that is faster
+   (ampi_rounding_pays has the bounds). Nothing is cast if compute is set, if a cache has no room,
+   or if all is fp32 and n k is below 2^10 or AMP_CBLAS is Apple's, which is faster. */
 #ifndef AMP_NO_AUTOCAST
 
-/* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
+/* A scope, from push to pop. Zero is inherited from the scope around it; outermost: on. */
 typedef enum amp_autocast_mode {
     AMP_AUTOCAST_INHERIT = 0, AMP_AUTOCAST_ON, AMP_AUTOCAST_OFF
 } amp_autocast_mode;
@@ -1161,7 +1161,7 @@ enum {
     AMP_MAX_PATTERN   = 64  /* one is shorter */
 };
 
-/* What holds for an op, and for layers: a rule, and low if words say it; is it the policy's? */
+/* The rule for an op or for layers; its low, if words name it; whether it is not the policy's. */
 typedef struct ampi_ruling { uint8_t rule, dtype, overridden; } ampi_ruling;
 typedef struct ampi_override {
     char        pattern[AMP_MAX_PATTERN];
@@ -1182,32 +1182,32 @@ typedef struct amp_autocast {
     ampi_ruling   ops[256]; /* by amp_op, with room for more of them */
 } amp_autocast;
 
-/* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes
-   nothing is cast. Copy the object as you like, for another thread, too: a copy has no weight
+/* dtype: low (the 16-bit type) where no scope names one; AMP_F32: the policy's. Outside all
+   scopes nothing is cast. You may copy the object, also for another thread; a copy has no weight
    cache. */
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
 
-/* Enter, leave a scope. AMP_ERROR_TOO_LARGE: 32 are open; AMP_ERROR_BAD_STATE: none is open. */
+/* Enter and leave a scope. AMP_ERROR_TOO_LARGE: 32 are open; AMP_ERROR_BAD_STATE: none is. */
 AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope);
 AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
 
-/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
-   Where the compiler has no thread-local storage this does nothing, and returns NULL. */
+/* Make ac this thread's current autocast (NULL: none), and return the one before. A thread starts
+   with none. If the compiler has no thread-local storage, this does nothing and returns NULL. */
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
 
-/* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
-   is said of a layer over what is said of an op:
+/* Change the policy by words, separated by commas or spaces. A later word replaces an earlier
+   one; a rule for a layer is stronger than one for an op:
        fp16, bf16                 low (or float16, half, bfloat16)
        off                        no autocast in any scope
        tf32                       products that stay in fp32 are made with amp_gemm_args.tf32
-       torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
+       torch_cuda, apex_o1 ...    another policy; earlier words are forgotten
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
-                                  for any characters, none included
-   No blanks around =. AMP_ERROR_PARSE changes nothing and tells where (position may be NULL).
-   The environment variable AMP_POLICY may hold the same. AMP_DTYPE=fp16 or bf16 is low, also
-   where the program said something of op:gemm. An AMP_POLICY of the other type (word or policy)
-   is AMP_ERROR_MIXED_TYPES. AMP_ENABLE=1 or an AMP_DTYPE of 16 bits ends the program's off.
+                                  for any characters, or none
+   No blanks around =. AMP_ERROR_PARSE changes nothing; *position says where (position may be
+   NULL). The environment variable AMP_POLICY may hold the same words. AMP_DTYPE=fp16 or bf16 is
+   low, even if the program has set op:gemm; then an AMP_POLICY of the other type (word or policy)
+   is AMP_ERROR_MIXED_TYPES. AMP_ENABLE=1, or an AMP_DTYPE of 16 bits, ends the program's off.
    AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. If AMP_DTYPE or AMP_ENABLE
    cannot be read, *value is its text, and *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
@@ -1215,19 +1215,19 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 #endif
 
-/* The policy in force as a table with reasons, line by line (write_fn false: AMP_ERROR_WRITE), and
-   which layer patterns have "matched nothing yet". */
+/* Write the policy in force as a table with reasons, line by line, with the layer patterns that
+   have "matched nothing yet". AMP_ERROR_WRITE: write_fn returned false. */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* --------------------------------------------------------------- >>api  session
-   All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
-   in backend memory; an autocast in a scope, current in this thread; a cache of 16-bit copies.
-   Weights that you add are cast once until they change, all else for one product. On a CPU it
-   pays where few rows (below 256; in fp16 on AMX 17 and more, or one) meet a weight. */
+   All that an fp32 trainer on cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
+   in backend memory; an autocast in a scope, current in this thread; a cache of 16-bit copies. A
+   weight that you add is cast once until it changes, all else for one product. On a CPU that pays
+   where few rows (below 256; in fp16 on AMX 17 and more, or one) are multiplied by a weight. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
-/* Matrices and the type to cast them to, or of their cast; when: version of masters, capture. */
+/* Matrices, and the type that they are cast to; when: version of masters, capture. */
 typedef struct ampi_matrix {
     const float *x;
     size_t       rows, cols, ld, count, stride; /* of one: stride 0 */
@@ -1246,65 +1246,65 @@ typedef struct ampi_cached {
 struct amp_session { /* scaler and autocast are for your calls, the counters to read */
     amp_scaler  *scaler;
     amp_autocast autocast;
-    uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
+    uint64_t hits;       /* a weight's copy was current, or is the optimizer's model copy         */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
     uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
     uint64_t small;      /* products left in fp32: casts would take longer                        */
-    uint64_t mismatches; /* weights cast for every product: the policy is not of desc.dtype     */
+    uint64_t mismatches; /* weights cast for every product: their model copy has another type   */
     /* private: */
     amp_autocast        *before;
     amp_backend          backend;
     amp_allocator        allocator;
     void                *block;
     char                *memory;
-    size_t               size, top; /* weights from the start, others from top to the end */
+    size_t               size, top; /* weights from the start on, others from top on      */
     uint64_t             product;  /* counts them */
-    int                  captured; /* replays change what the host does not see changing */
+    int                  captured; /* replays may change weights unseen by the host      */
     int                  num_entries, num_optimizers;
     ampi_cached          entries[AMP_MAX_CACHED];
     const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
 /* num_bytes is memory for copies. Each weight that you add, used in one shape, takes at most 2
-   for each element from its first to its last (gaps between rows or matrices count, but are not
-   read), 14 for each row, and 256. So does each operand, not added, of the largest product. */
+   bytes for each element from its first to its last (gaps between rows or matrices count, but are
+   not read), 14 for each row, and 256. So does each other operand of the largest product. */
 typedef struct amp_session_desc {
     const amp_backend *backend;   /* NULL: CPU                                                   */
     size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
     amp_allocator      allocator; /* on a CPU alone; zero: malloc and free                      */
-    amp_scaler_desc    scaler;    /* zero: the default, but a scale of 1 if this desc has no fp16 */
-    amp_dtype          dtype;     /* low; zero: fp16, but bf16 without a cache where it pays
+    amp_scaler_desc    scaler;    /* zero: default, or a scale of 1 if this desc has no fp16      */
+    amp_dtype          dtype;     /* low; zero: fp16, or bf16 without a cache where it pays
                                      (amp_capability_of)                                         */
     const char        *policy;    /* NULL, or words of amp_autocast_override, none against dtype  */
     char              *problem;   /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong             */
 } amp_session_desc;
 
-/* desc NULL: all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY have the last word,
-   with the errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask
-   for brings a loss scale. Only start allocates. Products on another stream than backend's stay
-   fp32. Then scale the loss, unscale gradients (with momentum: as amp_optimizer_carry says), step
-   unless scaler->found_inf, update the scaler, and call amp_session_changed. A loop's own Adam is
-   at step scaler->good + 1. End sessions in the reverse order: each restores the autocast before
-   it. Zero *session before its first start; do not move it while it runs. AMP_ERROR_BAD_STATE:
-   *session runs, perhaps below another one or in another thread. */
+/* Start a session. Zero *session before its first start; do not move it while it runs. desc NULL:
+   all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY override desc, with the
+   errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask for brings
+   a loss scale. Only start allocates. Products on another stream than backend's stay fp32. In an
+   iteration scale the loss, unscale gradients (with momentum: as amp_optimizer_carry says), step
+   unless scaler->found_inf, update the scaler, call amp_session_changed. A loop's own Adam is at
+   step scaler->good + 1. End sessions in reverse order: each restores the autocast before it.
+   AMP_ERROR_BAD_STATE: *session runs, perhaps below another one or in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
 
-/* A weight of n elements, whose copy stays; what was added at this address before is forgotten (n
-   0: for good, before you free it). There is one copy of each: add blocks that you multiply with
-   one by one. A weight of a prepared optimizer costs nothing where its model copy is of the type
-   wanted, ld is a multiple of 8, and the copy of the operand begins at a multiple of 16 bytes;
-   else add it, too: steps tell that it has changed. opt outlives the session and does not move.
+/* Add a weight of n elements, whose copy is kept; what was added at this address before is
+   forgotten (n 0 only forgets: before you free it). Each has one copy: add blocks that you
+   multiply with one by one. A weight of a prepared optimizer needs none where its model copy is of
+   the type wanted, ld is a multiple of 8, and the operand's copy begins at a multiple of 16 bytes;
+   else add it: steps then mark it as changed. opt outlives the session and does not move.
    AMP_ERROR_TOO_LARGE: too many. AMP_ERROR_UNSUPPORTED: shards, storage without fp32 masters. */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
-/* You have written to an added weight (NULL: any of them), or replayed a graph that does. */
+/* Say that you have written to an added weight (NULL: any), or replayed a graph that does. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight);
 
-/* For debugging: AMP_ERROR_STALE if *weight (may be NULL) was written to without
-   amp_session_changed. Reads all; waits. */
+/* For debugging: AMP_ERROR_STALE, and *weight (weight may be NULL), if one was written to without
+   amp_session_changed. Reads all weights and copies; waits. */
 AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight);
 
 /* ----------------------------------------------------------------- >>api  sgemm */
@@ -1313,7 +1313,7 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
 #define AMP_CUBLAS
 #endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
-/* cublasSgemm and cublasSgemmStridedBatched in a session with a weight cache, summed in fp32.
+/* cublasSgemm and cublasSgemmStridedBatched in a session with a weight cache; sums are fp32.
    Where nothing is cast they call the originals. AMP_CUBLAS_DROP_IN, instead of AMP_CUBLAS, gives
    them the names of the originals from here on. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
@@ -1344,9 +1344,9 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
        K keep        reads and returns what it is given, but computes in fp32 inside
        W promote     inputs are cast to the widest among them and low
        B banned      not safe in 16 bits: AMP_ERROR_BANNED, until overridden
-   An op that a system composes of others has the rule of what they add up to. TF paints graphs; of
-   that a rule per op remains: allow L, infer and clear P or W, deny and unlisted F. Ops are only
-   appended; the columns are private. */
+   An op that a system composes of others has the rule that they amount to. TF has rules for graphs;
+   by op they are: allow L, infer and clear P or W, deny and unlisted F. New ops are appended; the
+   columns are private. */
 #define AMP_OP_LIST(X)                                                                       \
     X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL) \
     X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)        \
@@ -1394,13 +1394,13 @@ typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
 #undef AMPI_OP
 
 /* The op of a name, as PyTorch or TensorFlow spell it; capitals and underscores do not matter.
-   AMP_ERROR_INVALID_ARGUMENT if unknown. Back: LAYER_NORM; or NULL. */
+   AMP_ERROR_INVALID_ARGUMENT: unknown. And the name of an op, such as LAYER_NORM; or NULL. */
 AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
 AMP_DEF const char *amp_op_name(amp_op op);
 
-/* In what type to compute op, whose floating-point inputs have these types, and what to return,
-   by ac, or with NULL by the calling thread's autocast. compute and output may be NULL.
-   AMP_ERROR_BANNED if op is; AMP_ERROR_MIXED_TYPES if a promoting op mixes fp16 and bf16. */
+/* The type to compute op in, and the type to return, for floating-point inputs of these types, by
+   ac (NULL: the thread's autocast). compute and output may be NULL. AMP_ERROR_BANNED: op is banned.
+   AMP_ERROR_MIXED_TYPES: a promoting op mixes fp16 and bf16. */
 AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                       int count, amp_dtype *compute, amp_dtype *output);
 
@@ -1417,7 +1417,7 @@ typedef struct ampi_entry {
     int         flat, set; /* set: its moments were */
 } ampi_entry;
 struct amp_optimizer {
-    amp_optimizer_desc desc; /* but for what ranks, report and storage point to: */
+    amp_optimizer_desc desc; /* what ranks, report and storage point to follows: */
     amp_ranks          ranks;
     amp_storage        storage;
     amp_report_desc    watch;
@@ -1440,9 +1440,9 @@ struct amp_optimizer {
 #ifdef AMP_CBLAS
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
-/* cblas_sgemm is amp_gemm on the CPU from here on (>>api autocast). What amp_gemm refuses goes to
-   (cblas_sgemm)(...), the original. Scopes belong to a thread: a worker computes in fp32 until it
-   has amp_autocast_use for an autocast of its own. */
+/* From here on cblas_sgemm is amp_gemm on the CPU (>>api autocast). What amp_gemm refuses goes to
+   the original, (cblas_sgemm)(...). Scopes belong to a thread: another one computes in fp32 until
+   it calls amp_autocast_use with an autocast of its own. */
 AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc);
@@ -1458,20 +1458,21 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #endif
 
 /* ========================================================================= >>core
-   Every formula of amp.h, once, for the CPU backend (AMP_IMPLEMENTATION) and for the kernels
-   (AMP_KERNELS). The code here computes on values; loops and memory belong to the backends.
+   Every formula of amp.h stands here, once, for the CPU backend (AMP_IMPLEMENTATION) and for the
+   kernels (AMP_KERNELS). The code here computes on values; loops and memory belong to the
+   backends.
 
-   A tier is an instruction set that has vectors. For each the file reads itself twice (AMP_FILE,
-   in >>impl processors), and AMPI_PASS says what a reading is for:
-       AMPI_PASS_PLAIN     your own #include: all but >>impl vectors, once, in plain C
+   A tier is an instruction set that has vectors. The file includes itself twice for each
+   (AMP_FILE, in >>impl processors), and AMPI_PASS says what an inclusion is for:
+       AMPI_PASS_PLAIN     your own #include: everything except >>impl vectors, in plain C
        AMPI_PASS_VECTORS   a tier's first: >>impl vectors
        AMPI_PASS_LOOPS     its second: >>core formulas, >>impl loops, products and kernels
        AMPI_PASS_KERNELS   >>impl kernels alone, for AVX512_BF16 and BFMMLA
-   AMPI_TIER ends the names of a tier's functions: AMPI_(add) is ampi_add_avx2, and make tier
-   TIER=avx2 prints them all. A vector has AMPI_W numbers, in plain C one: AMPI_V are floats,
-   AMPI_U words of 32 bits. */
+   AMPI_TIER is the suffix of a tier's functions: AMPI_(add) is ampi_add_avx2, and make tier
+   TIER=avx2 prints them all. AMPI_V is a vector of AMPI_W floats, AMPI_U one of 32-bit words; in
+   plain C both are single numbers. */
 
-/* C89 has neither inline nor declarations in loops (gcc's and clang's gnu89 have): one error. */
+/* Strict C89 has no inline (gcc's and clang's gnu89 has): report that as one error. */
 #if defined(AMP_IMPLEMENTATION) && defined(__STRICT_ANSI__) && !defined(__cplusplus) && \
     (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
 #error "amp.h is C99: compile the file of AMP_IMPLEMENTATION with -std=c99 or newer"
@@ -1488,23 +1489,26 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 #include <string.h> /* memcpy, memset */
 
-/* Rules of arithmetic for gcc (>>core arithmetic); SLP vectors cost time, in the compiler and in
-   products; clones, 6 KB. Without -O gcc would make a call of every operation, and products 2,000
-   times as slow: there it is told to optimize, all code under one pragma, for across two it inlines
-   nothing. It takes 4 seconds more to compile. (clang cannot be told; sanitizers keep -O0.) */
+/* Rules of arithmetic for gcc (>>core arithmetic). SLP vectors cost time, in the compiler and in
+   products; clones cost 6 KB. gcc compiles amp.h by -O2 and what loops want of -O3, whatever level
+   the host has: -O0 would make a call of every operation, -O1 keeps sums in memory, -O2 tests a
+   loop's constants inside the loop, -O3 makes an eighth more code that is no faster. One pragma is
+   around all code, as gcc inlines nothing across two. (clang has no such pragma; sanitizers and
+   AMP_DEBUG keep the host's level.) */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_GCC_BEGIN(level)                                                                  \
     _Pragma("GCC push_options") _Pragma(level)                                                 \
     _Pragma("GCC optimize(\"no-tree-slp-vectorize,no-ipa-cp-clone,align-loops=64\")")
 #endif
-#if !defined(AMPI_GCC_BEGIN) || defined(__OPTIMIZE__) || defined(AMP_DEBUG) || \
-    defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if !defined(AMPI_GCC_BEGIN) || defined(AMP_DEBUG) || defined(__SANITIZE_ADDRESS__) || \
+    defined(__SANITIZE_THREAD__)
 #define AMPI_OPTIMIZE_BEGIN
 #define AMPI_OPTIMIZE_END
 #else
 #define AMPI_TOLD
-#define AMPI_OPTIMIZE_BEGIN \
-    AMPI_GCC_BEGIN("GCC optimize(\"O2,inline,no-fast-math,fp-contract=off\")")
+#define AMPI_OPTIMIZE_BEGIN                                                                    \
+    AMPI_GCC_BEGIN("GCC optimize(\"O2,inline,no-fast-math,fp-contract=off\")")                 \
+    _Pragma("GCC optimize(\"tree-loop-vectorize,vect-cost-model=dynamic,unswitch-loops\")")
 #define AMPI_OPTIMIZE_END _Pragma("GCC pop_options")
 #endif
 #if defined(AMPI_TOLD) || defined(__OPTIMIZE__)
@@ -1513,8 +1517,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #define AMPI_OPTIMIZES 0
 #endif
 
-/* The host's macros, pushed and popped. Behind a function gcc's pop_options does not bring them
-   back (in C; in C++ they never change), and <math.h> behind amp.h would lack vector functions. */
+/* Save and restore the host's macros. After a function, gcc's pop_options does not restore them
+   (in C; in C++ they never change), and a later <math.h> would lack vector functions. */
 #if defined(AMPI_GCC_BEGIN) && !defined(__cplusplus)
 #define AMPI_MACRO(act, name) AMPI_PRAGMA(act##_macro(name))
 #define AMPI_PRAGMA(text)     _Pragma(#text)
@@ -1534,8 +1538,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 AMPI_MACROS_BEGIN
 AMPI_OPTIMIZE_BEGIN
 
-/* AMPI_HIDE: what x is, compilers do not know; they make no copies of a loop for its values, do not
-   unroll one of so many iterations, and conclude nothing from "no infinities". */
+/* AMPI_HIDE hides the value of x from the compiler: it then makes no copies of a loop for its
+   values, does not unroll a loop of x iterations, and concludes nothing from "no infinities". */
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_HOST      static inline __attribute__((unused))
 #define AMPI_NOINLINE  __attribute__((noinline))
@@ -1558,13 +1562,13 @@ AMPI_OPTIMIZE_BEGIN
 #define AMPI_ALWAYS
 #endif
 
-/* What the compiler shall check, in C99 and C++11: the name says it. */
+/* A check by the compiler, in C99 and C++11. The name says what is checked. */
 #define AMPI_STATIC_ASSERT(name, condition) typedef char name[(condition) ? 1 : -1]
 
-/* A call whose error is the caller's, too. */
+/* Makes the call, and returns its error if there is one. */
 #define AMPI_TRY(call) do { const amp_result ampi_e = (call); if (ampi_e) return ampi_e; } while (0)
 
-/* Arrays and files hold bare numbers; kernels, reductions and graphs know these structs. */
+/* Arrays and files hold numbers of these sizes; kernels and graphs rely on the structs'. */
 AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
 AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
 AMPI_STATIC_ASSERT(ampi_gate_has_no_gap, sizeof(amp_gate) == 16);
@@ -1574,7 +1578,8 @@ AMPI_STATIC_ASSERT(ampi_scaler_has_no_gap, sizeof(amp_scaler) == 136);
 #define AMPI_SIGN    0x80000000u
 
 /* ------------------------------------------------------------- >>core  conversions
-   Integers only, and in front of the strict region below, so that they inline anywhere. */
+   Conversions of bits to bits, by integers only. They stand in front of the strict region below,
+   so that they can be inlined anywhere. */
 
 AMPI_FN uint32_t ampi_load_u32(const void *base, size_t i) {
     uint32_t u;
@@ -1596,8 +1601,8 @@ AMPI_FN void ampi_store_u16(void *base, size_t i, uint16_t u) {
     memcpy((unsigned char *)base + 2 * i, &u, 2);
 }
 
-/* clang knows this test by its shape, also on integers that were floats a moment ago, and under
-   -Ofast answers that nothing is infinite; so the bits pass through an empty asm statement. */
+/* clang recognizes this test, even on integers that were floats before, and under -Ofast answers
+   that nothing is infinite. The bits therefore pass through an empty asm statement. */
 AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
 #if defined(__clang__) && !defined(__CUDACC__)
     AMPI_HIDE(f32_bits);
@@ -1605,14 +1610,13 @@ AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
     return (f32_bits & AMPI_F32_INF) == AMPI_F32_INF;
 }
 
-/* Bits of fp32 to bits of fp16. */
 AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
     const uint32_t sign = (u >> 16) & 0x8000u;
     const uint32_t a    = u & 0x7fffffffu;
     if (a > AMPI_F32_INF) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
     if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and more round to inf */
     if (a >= 0x38800000u) {                                  /* 2^-14 and more: normal      */
-        /* Drop 13 bits to nearest even; a carry moves into the exponent, as it should. */
+        /* Round 13 bits off, to nearest even. A carry into the exponent is correct. */
         const uint32_t even = (a >> 13) & 1u;
         return (uint16_t)(sign | ((a + 0xfffu + even - (112u << 23)) >> 13));
     }
@@ -1628,7 +1632,6 @@ AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
     return (uint16_t)sign;
 }
 
-/* Bits of fp16 to bits of fp32. */
 AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
     const uint32_t sign     = (uint32_t)(h & 0x8000u) << 16;
     uint32_t       exponent = (uint32_t)(h >> 10) & 0x1fu;
@@ -1645,13 +1648,11 @@ AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
     return sign | ((exponent + 112u) << 23) | (fraction << 13);
 }
 
-/* Bits of fp32 to bits of bf16. */
 AMPI_FN uint16_t ampi_bf16_from_f32(uint32_t u) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) return (uint16_t)((u >> 16) | 0x40u);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* Bits of bf16 to bits of fp32. */
 AMPI_FN uint32_t ampi_f32_from_bf16(uint16_t h) { return (uint32_t)h << 16; }
 
 /* Element i of an array of any type, as bits of fp32, and back. */
@@ -1669,16 +1670,16 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 
 /* --------------------------------------------------------------- >>core  arithmetic
    Each operation rounds once, on its own, on every machine: no contraction to FMA, no reciprocal
-   or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma.
-   clang's backend does not under -Ofast, so there every result passes through an empty asm
-   statement. On the device it is PTX, which stays IEEE under --use_fast_math, where intrinsics
-   and casts do not (they flush subnormals); its fma is a product or a sum alone. */
+   or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma. clang's
+   backend does not under -Ofast; there every result passes through an empty asm statement. Device
+   code is inline PTX, which stays IEEE under --use_fast_math; intrinsics and casts do not (they
+   flush subnormals). Where it has an fma, that computes a product or a sum alone. */
 
 #if defined(__CUDA_ARCH__)
 #define AMPI_STRICT_BEGIN
 #define AMPI_STRICT_END
 #elif defined(__CUDACC__) && defined(__GNUC__) && !defined(__clang__)
-/* nvcc hands the pragma on to gcc, but warns. */
+/* nvcc passes the pragma on to gcc, but warns. */
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("nv_diagnostic push") _Pragma("nv_diag_suppress 1675")                            \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")      \
@@ -1701,7 +1702,7 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END   _Pragma("GCC pop_options")
 #elif defined(_MSC_VER)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
-#if _MSC_VER < 1930 || defined(_M_FP_CONTRACT) /* as it is without a pragma */
+#if _MSC_VER < 1930 || defined(_M_FP_CONTRACT) /* the default without a pragma */
 #define AMPI_STRICT_END __pragma(float_control(pop)) __pragma(fp_contract(on))
 #else
 #define AMPI_STRICT_END __pragma(float_control(pop))
@@ -1711,8 +1712,8 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END
 #endif
 
-/* Set-up, files, reports and what runs once a step or product: small code takes a compiler a tenth
-   less time. */
+/* For set-up, files, reports and what runs once per step or product: where this code is optimized
+   for size, compilers take a tenth less time. */
 #if AMPI_OPTIMIZES && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_COLD_BEGIN                                                                        \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os,no-fast-math,fp-contract=off\")")
@@ -1746,7 +1747,7 @@ AMPI_STRICT_BEGIN
         return r;                                                                              \
     }
 
-/* An instruction: its parameters in parentheses, its text, where its result goes, its operands. */
+/* A function of one instruction: parameters, text, constraint of the result, operands. */
 #define AMPI_INSTRUCTION(FN, V, name, parameters, text, out, ...)                              \
     FN V name parameters {                                                                     \
         V r;                                                                                   \
@@ -1785,11 +1786,11 @@ AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "sqrtsd {%1, %0|%0, %
 AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "fsqrt %s0, %s1", "=w", "w"(a))
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "fsqrt %d0, %d1", "=w", "w"(a))
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__i386__)
-/* x87: its stack's top */
+/* x87: the top of its stack */
 AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "fsqrt", "=t", "0"(a))
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "fsqrt", "=t", "0"(a))
 #else
-#include <math.h> /* sqrt, sqrtf: only where neither instruction above is known */
+#include <math.h> /* sqrt, sqrtf: only where no instruction above is known */
 AMPI_FN float  ampi_sqrt(float a) { return sqrtf(a); }
 AMPI_FN double ampi_sqrt64(double a) { return sqrt(a); }
 #endif
@@ -1801,7 +1802,7 @@ AMPI_FN float ampi_f32_from_bits(uint32_t u) {
     return x;
 }
 
-/* Here, for gcc inlines no function of floats across the border of the strict region. */
+/* They stand here because gcc inlines no function of floats into the strict region. */
 AMPI_FN float ampi_load_f32(const void *base, size_t i) {
     float x;
     memcpy(&x, (const unsigned char *)base + 4 * i, 4);
@@ -1812,7 +1813,7 @@ AMPI_FN void ampi_store_f32(void *base, size_t i, float x) {
     memcpy((unsigned char *)base + 4 * i, &x, 4);
 }
 
-/* The bits are pinned, so that nobody concludes from "no infinities" what they cannot be. */
+/* The bits are hidden, or compilers conclude from "no infinities" what they cannot be. */
 AMPI_FN uint32_t ampi_bits_of_f32(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -1832,21 +1833,21 @@ AMPI_FN int ampi_nonfinite_at(const double *x) {
 
 AMPI_HOST int ampi_is_zero(const float *x) {
     uint32_t u = ampi_load_u32(x, 0);
-    AMPI_HIDE(u); /* or clang compares floats, and where subnormals count as 0 they would be it */
+    AMPI_HIDE(u); /* else clang compares floats, and a subnormal may equal 0 */
     return (u & 0x7fffffffu) == 0u;
 }
 
 /* ------------------------------------------------------------------- >>core  scaler */
 
-/* What a preset means. One value per question, packed into amp_scaler.rules. */
+/* What a preset means, packed into amp_scaler.rules: one value per question. */
 enum {
     /* when does a run of good steps make the scale grow? */
     AMPI_GROW_NEVER = 0,
     AMPI_GROW_EQUAL,  /* the tracker, counting this step, equals the interval           */
-    AMPI_GROW_REACH,  /* the same with >=: an interval lowered below it grows at once   */
-    AMPI_GROW_WRAP,   /* equals; the tracker counts modulo the interval                 */
-    AMPI_GROW_MODULO, /* good steps since the last overflow are a multiple              */
-    AMPI_GROW_LATE,   /* the same, one step later                                       */
+    AMPI_GROW_REACH,  /* as EQUAL, but >=: an interval lowered below it grows at once   */
+    AMPI_GROW_WRAP,   /* as EQUAL; the tracker counts modulo the interval               */
+    AMPI_GROW_MODULO, /* good steps since the last overflow are a multiple of it        */
+    AMPI_GROW_LATE,   /* as MODULO, one step later                                      */
     AMPI_GROW_BEFORE, /* the tracker, before counting this step, equals the interval    */
     AMPI_GROW_MASK = 7,
     /* when is hysteresis refilled? neither: the preset has none */
@@ -1861,20 +1862,20 @@ enum {
     /* the unscaled product is checked too, and the scale stays where 1/scale is normal */
     AMPI_SAFE = 1 << 8,
     AMPI_DISABLED = 1 << 9,
-    /* a backoff that would not end above min_scale is left out */
+    /* a backoff that would end at min_scale or below is left out */
     AMPI_ABOVE = 1 << 10,
-    /* only one that begins at min_scale or below is; it may end there */
+    /* a backoff that begins at min_scale or below is left out; any other may end there */
     AMPI_PAST = 1 << 11
 };
 
-/* 1 / scale, rounded once from double, as torch computes it; inf for 0 without dividing by it. */
+/* 1 / scale, rounded once from double, as torch computes it; inf for 0, without a division. */
 AMPI_FN float ampi_inv_scale(float scale) {
     if ((ampi_bits_of_f32(scale) & 0x7fffffffu) == 0u) return ampi_f32_from_bits(AMPI_F32_INF);
     return ampi_single(ampi_div64(1.0, ampi_double(scale)));
 }
 
-/* A scaled gradient to an unscaled one. What is not finite passes through, so that its bits do
-   not depend on whose multiplier saw them. */
+/* Unscale one gradient. Inf and NaN pass through, so that their bits do not depend on the
+   processor that multiplies. */
 AMPI_FN float ampi_unscale(uint32_t grad_bits, float factor) {
     const float g = ampi_f32_from_bits(grad_bits);
 #if defined(__CUDA_ARCH__)
@@ -1893,13 +1894,13 @@ AMPI_FN int ampi_product_overflows(const amp_scaler *s, uint32_t max_bits, float
     return ampi_nonfinite(ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(max_bits), inv_scale)));
 }
 
-/* Record that one more gradient, or all of an optimizer's, were checked. */
+/* Record that one more gradient, or all of an optimizer's, was checked. */
 AMPI_FN void ampi_scaler_record(amp_scaler *s, uint32_t found_inf) {
     if (found_inf) s->found_inf |= found_inf; /* never undo what another stream has found */
     if (s->checked != UINT32_MAX) s->checked++;
 }
 
-/* Does this good step complete a run? Moves the tracker. */
+/* Count a good step. Does it complete a run, after which the scale grows? */
 AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     const uint32_t test     = s->rules & AMPI_GROW_MASK;
     const int      interval = s->growth_interval;
@@ -1923,7 +1924,7 @@ AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     return grow;
 }
 
-/* Where a backoff leads. */
+/* The scale after a backoff. */
 AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
     const double min_scale = ampi_double(s->min_scale);
     const double next      = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
@@ -1933,7 +1934,7 @@ AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
     return next < min_scale ? min_scale : next;
 }
 
-/* The state machine of all presets: where the scale goes. */
+/* The state machine of all presets: compute the next scale. */
 AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
     const double max_scale = ampi_double(s->max_scale);
@@ -1971,7 +1972,7 @@ AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     s->scale      = ampi_single((s->rules & AMPI_DELAY) ? live : next);
 }
 
-/* One update, of which a disabled scaler makes nothing but its count. */
+/* One update. A disabled scaler only counts it. */
 AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     if (s->found_inf != 0u) s->skipped++, s->skipped_in_a_row++;
     else s->good++, s->skipped_in_a_row = 0u;
@@ -1980,7 +1981,7 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     s->checked   = 0u;
 }
 
-/* Do n floats at dst share memory with src, and are they not src itself? */
+/* Do n floats at dst overlap src? (dst may be src itself.) */
 AMPI_HOST int ampi_unscale_meets(const void *dst, const void *src, amp_dtype type, size_t n) {
     const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
     if (!dst || dst == src) return 0;
@@ -1989,57 +1990,57 @@ AMPI_HOST int ampi_unscale_meets(const void *dst, const void *src, amp_dtype typ
 
 /* ---------------------------------------------------------------- >>core  optimizer */
 
-/* Norms are summed in one order everywhere. A tensor is cut into chunks; in a chunk, element i
-   goes to lane i mod AMPI_LANES, in order; lanes are added in pairs (l, l + 128), (l, l + 64)
-   ...; the chunks' sums, in double, are added by the same rule. */
+/* Norms are summed in one order everywhere. A tensor is cut into chunks. In a chunk, element i
+   goes to lane i mod AMPI_LANES, in order. Lanes are added in pairs (l, l + 128), (l, l + 64),
+   ... The sums of chunks, in double, are added by the same rule. */
 enum { AMPI_CHUNK = 16384, AMPI_LANES = 256 };
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_lanes, AMPI_CHUNK % AMPI_LANES == 0);
 AMPI_FN uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
 
-/* If the sum of a chunk is infinite though its elements are finite, or tiny though they are not
-   all zero, it is summed again with elements times 2^-96 or 2^96, and counts times 2^192 or
-   2^-192: no square of a float overflows then, and none that matters is lost. */
+/* The sum of a chunk may be infinite though its elements are finite, or tiny though not all are
+   0. Then elements times 2^-96 or 2^96 are summed again, and the sum is multiplied by 2^192 or
+   2^-192. No square of a float overflows there, and none that matters is lost. */
 #define AMPI_TINY    7.888609052210118e-31f /* 2^-100 */
 #define AMPI_DOWN    1.262177448353619e-29f /* 2^-96  */
 #define AMPI_UP      7.922816251426434e+28f /* 2^96   */
 #define AMPI_DOWN_64 1.5930919111324523e-58 /* 2^-192 */
 #define AMPI_UP_64   6.277101735386681e+57  /* 2^192  */
 
-/* Statistics while many threads collect them, by integer atomics. All zero between checks. */
+/* Statistics that many threads collect by integer atomics. All are zero between checks. */
 typedef struct ampi_tally {
     unsigned long long nonfinite, nan, zeros;
     unsigned long long late; /* n - index of the first element that is not finite: 0, or the most */
     uint32_t           max;  /* bits of the largest finite magnitude */
 } ampi_tally;
 
-/* A gradient of few rows, in backend memory: where it comes from, and room to sort it by rows
-   (LSD radix sort, AMPI_DIGITS at a time, from one pair of keys and places to the other) and to
-   add up what belongs to one row, into the slot's grad: each AMPI_SEGMENT entries of it in
-   order, and then these sums in order, so that many blocks can share a row. What belongs to
-   sorted entry i is at i / AMPI_SEGMENT in begins, spare and done: a row's second segment begins
-   that far behind it. */
+/* A gradient of few rows, in backend memory, with room to sort its entries by row and to add up
+   the entries of each row into the slot's grad. The sort is an LSD radix sort with AMPI_DIGITS
+   values a digit, from one pair of keys and places to the other. Each AMPI_SEGMENT entries of a
+   row are added in order, then these sums in order, so that many blocks can share a row. Only
+   rows of more than one segment use spare and done, at index i / AMPI_SEGMENT, where i is the
+   sorted entry with which the segment or the row begins; so no two meet there. */
 enum {
     AMPI_DIGITS  = 256,
     AMPI_TILE    = 2048, /* entries that a block of a GPU sorts */
     AMPI_SEGMENT = 64
 };
-enum { AMPI_BAD_ROW = 2 }; /* in control->maxima[0]: a row that is not there: skip always */
+enum { AMPI_BAD_ROW = 2 }; /* in control->maxima[0]: a row outside the tensor: skip always */
 typedef struct ampi_sparse {
     const uint32_t *rows;
     uint32_t       *num_rows;
     uint32_t        slot, most, length, table; /* max_rows; elements in a row; rows in the tensor */
     uint32_t        first_tile, num_tiles;
     uint32_t       *keys[2], *places[2];
-    uint32_t       *counts[2];       /* of digits, for each tile: of this pass, of the next      */
-    uint32_t       *unique, *begins; /* rows ascending; how many begin in front of a segment     */
+    uint32_t       *counts[2];       /* of digits in each tile: this pass, the next              */
+    uint32_t       *unique, *begins; /* rows ascending; how many begin before a segment          */
     float          *spare;           /* sums of segments, each row's first one left out          */
-    uint32_t       *done, arrived;   /* a row's segments that are summed; tiles that are sorted  */
+    uint32_t       *done, arrived;   /* a row's summed segments; sorted tiles                    */
     uint32_t        given, touched;  /* of this step: entries, different rows                    */
     uint32_t        early;           /* most + 1 - the first bad place: 0, or the most           */
 } ampi_sparse;
 
-/* What a step that is sampled counts in one tensor, by additions of integers, so that it does
-   not matter who counts what; and what is remembered of its overflows. In backend memory. */
+/* What a sampled step counts in one tensor, and what is remembered of its overflows, in backend
+   memory. Counts are integers, so the order in which threads add them does not matter. */
 enum ampi_count {
     AMPI_F16_ZERO, AMPI_F16_SMALL, AMPI_BF16_ZERO, AMPI_BF16_SMALL,
     AMPI_UPDATES, AMPI_LOST, AMPI_ROUNDED,
@@ -2050,18 +2051,18 @@ enum ampi_count {
 typedef struct ampi_histogram { unsigned long long count[AMPI_COUNTS]; } ampi_histogram;
 typedef struct ampi_overflows { uint64_t overflows, nans, first, last; } ampi_overflows;
 
-/* A run's record, in backend memory. There are two histograms of each tensor: the one that which
-   tells is that of the last sample; the other is zero until the next. */
+/* A run's record, in backend memory. Each tensor has two histograms: number `which` is of the
+   last sample, the other is zero until the next. */
 enum { AMPI_RUNNING = 128, AMPI_SPIKES_IN_A_ROW = 5 };
 typedef struct ampi_running {
     uint64_t skips[3]; /* by amp_skip, from AMP_SKIP_OVERFLOW on */
-    uint64_t norms; /* that mean and variance are made of */
+    uint64_t norms; /* in mean and variance */
     double   mean, variance;
-    uint32_t row;   /* of spikes */
+    uint32_t row;   /* spikes in a row */
 } ampi_running;
 typedef struct ampi_record {
     uint32_t      which;
-    uint32_t      bad;     /* tensors less the first that this check found; 0: none */
+    uint32_t      bad;     /* number of tensors minus the first that is not finite; 0: none */
     uint64_t      sampled; /* iteration of the last sample */
     ampi_running  running;
     amp_iteration history[AMP_HISTORY]; /* iteration t at t modulo AMP_HISTORY */
@@ -2069,17 +2070,17 @@ typedef struct ampi_record {
 
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
 #ifdef AMP_NO_STORAGE
-enum { AMPI_STORAGE = 0 }; /* all arrays are of fp32: what reads and writes others is left out */
+enum { AMPI_STORAGE = 0 }; /* all arrays are fp32: code for other formats is left out */
 #define ampi_cpu_split NULL
 #else
 enum { AMPI_STORAGE = 1 };
 #endif
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP == 0);
 
-/* A moment, or of a master what is stored beside the model: size is bytes of an element. */
+/* A moment, or what is stored of a master beside the model. size: bytes of an element. */
 typedef struct ampi_stored {
     void    *data;         /* NULL: there is none                            */
-    uint8_t *scale;        /* of a format with groups: the exponents of each */
+    uint8_t *scale;        /* in a format with groups: their exponents       */
     amp_format format;
     uint32_t   size;
 } ampi_stored;
@@ -2091,18 +2092,18 @@ AMPI_FN int ampi_is_coded(const ampi_stored *s) {
 
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
-    uint64_t  n;           /* elements; in the backend's table: of few rows, those there are     */
-    uint64_t  first_chunk; /* its chunks are numbered from here, own slots' behind all others */
-    uint64_t  first_sum;   /* and here where those of all ranks are     */
-    uint64_t  first;       /* of a tensor in shards: where these n begin */
-    ampi_stored master;    /* or what model is without of it            */
+    uint64_t  n;           /* elements; if sparse, in the backend's table: of this step's rows   */
+    uint64_t  first_chunk; /* number of its first chunk; own slots' chunks come last */
+    uint64_t  first_sum;   /* the same among the chunks of all ranks    */
+    uint64_t  first;       /* where these n begin, if the tensor is in shards */
+    ampi_stored master;    /* or what the model lacks of it             */
     ampi_stored moment[2]; /* first or momentum; second                 */
-    float    *weight;      /* where master is not of fp32: what rebind has brought for a refresh */
-    void     *grad;        /* NULL: frozen, or none for now             */
-    float    *unscaled;    /* where those for your optimizer go; NULL: it is fused */
+    float    *weight;      /* if master is not fp32: what rebind has brought for a refresh */
+    void     *grad;        /* NULL: frozen, or none at present          */
+    float    *unscaled;    /* gradients for your optimizer; NULL: the step is fused */
     void     *model;       /* NULL: the master is the model             */
     ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
-    void     *values;      /* if it is not, as it comes; grad are sums  */
+    void     *values;      /* else: the gradient as it comes; grad has its sums */
     amp_dtype values_type, grad_type, model_type;
     uint32_t  in_place;    /* unscaled is grad                          */
     float     lr_scale, weight_decay;
@@ -2110,12 +2111,12 @@ typedef struct ampi_slot {
     amp_grad_stats stats;
     ampi_tally tally;
     uint32_t   arrived;    /* chunks whose tally has been collected     */
-    uint32_t   own;        /* of a fused kind: not updated, published   */
+    uint32_t   own;        /* in a fused step: only published, not updated */
 } ampi_slot;
 
-/* Optimizers: AMP_KIND_ and its formula; moments, and how many of them where momentum is 0;
-   default beta2. (Formulas: >>core formulas.) Then those with a first moment in any case, and
-   those with a second, which is corrected for its bias. */
+/* Optimizers: suffix of AMP_KIND_, formula (>>core formulas), number of moments, the same if
+   momentum is 0, default beta2. AMPI_FIRST are the kinds that always have a first moment,
+   AMPI_SECOND those with a second one, whose moments are corrected for their bias. */
 #define AMPI_OPTIMIZERS(X)      \
     X(ADAMW, adamw, 2, 2, 0.999) \
     X(SGD, sgd, 1, 0, 0.999)     \
@@ -2126,16 +2127,16 @@ typedef struct ampi_slot {
 enum { AMPI_FIRST = 0 AMPI_OPTIMIZERS(AMPI_HAS_FIRST) };
 enum { AMPI_SECOND = 0 AMPI_OPTIMIZERS(AMPI_HAS_SECOND) };
 
-/* The constants of a step. rest: 1 - beta, rounded from double. */
+/* The constants of a step. beta1_rest is 1 - beta1, rounded from double. */
 typedef struct ampi_rates {
     float    eps, momentum, max_norm, lr;
     float    bias1, bias2;     /* 1 / (1 - beta^step)                                        */
     float    beta1, beta1_rest, beta2, beta2_rest;
-    float    weight_decay;     /* of a tensor, as lr is then                                 */
+    float    weight_decay;     /* of one tensor; lr is then, too                             */
     uint32_t nesterov;
 } ampi_rates;
 
-/* What changes from step to step, and the numbers that kernels need, in backend memory. */
+/* What changes from step to step, and numbers that kernels need, in backend memory. */
 typedef struct ampi_control {
     amp_gate   gate;
     double     norm;
@@ -2147,110 +2148,110 @@ typedef struct ampi_control {
     double     beta1, beta2;
     ampi_rates rates;
     uint64_t   missed_updates, skipped_in_a_row;
-    double     norm2;                    /* what a check finds: sum of squares;    */
+    double     norm2;                    /* what a check finds: sum of squares     */
     uint32_t   maxima[2];                /* overflow, bits of the largest finite   */
     uint32_t   arrived;                  /* blocks of a check that are done        */
-    uint32_t   seen[2];                  /* what they gather for these; 0 between  */
+    uint32_t   seen[2];                  /* what they collect for maxima; else 0   */
     uint64_t   seen_updates;             /* of a shared scaler, plus one; 0: never */
     amp_scaler scaler;                   /* unless shared                          */
-    amp_scaler next;                     /* what the step makes of it, if moves is */
-    uint32_t   moves;                    /* set: it waits here to be published     */
+    amp_scaler next;                     /* after this step, if moves is set       */
+    uint32_t   moves;                    /* next waits to be published             */
     uint64_t   seed;                     /* of stochastic rounding                 */
 } ampi_control;
 
-/* Does no step move the weights any more? A scale at its floor does not tell where none moves;
-   and from 2^32 down to 1, with a hysteresis of 2, it takes 33 overflows. */
+/* Are all steps skipped? stuck does not tell, if the scale never changes. With a hysteresis of 2,
+   a scale needs 33 overflows to fall from 2^32 to 1. */
 enum { AMPI_STUCK = 40 };
 AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
     return s->stuck != 0u || c->skipped_in_a_row >= AMPI_STUCK;
 }
 
-/* Where ranks meet, between check and decide, and over what, beside maxima. */
+/* What ranks reduce between check and decide, besides maxima. */
 typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
-enum { AMPI_WORDS = 5 }; /* that rank 0 tells the others in a save */
+enum { AMPI_WORDS = 5 }; /* that rank 0 sends to the others in a save */
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
-    ampi_slot    *slots;    /* backend memory; what a step counts is right here alone */
+    ampi_slot    *slots;    /* backend memory; only here, what a step counts is up to date */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
     double       *sums;     /* backend memory: sum of squares of each chunk of all ranks; 0
-                               without gradient, and after a check those of other ranks          */
+                               without gradient, and, after a check, of those of other ranks */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_sparse  *sparse;      /* backend memory */
-    ampi_slot    *host_slots;  /* the host's copy: addresses and options, right in both */
+    ampi_slot    *host_slots;  /* the host's copy; addresses and options are up to date in both */
     ampi_sparse  *host_sparse;
     struct ampi_range *ranges; /* room for prepare's check: three of each slot */
     size_t        num_sparse;
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
-    int           coded, stochastic; /* is an array of another format than fp32; by random bits */
+    int           coded, stochastic; /* is an array not fp32; rounded stochastically            */
     int           owns;              /* 0; or 1 + the first slot that is own                    */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks, num_sums;
     amp_kind      kind;
     int           zero_grad, shared;
-    ampi_meeting  meets;          /* in the middle of a check                                  */
-    uint32_t      split;          /* blocks share a chunk, 2^split of them: 2; few chunks: 4;
-                                     most short: 0                                             */
-    int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
-    int           asked;          /* for the loss scale; or nobody needs to                     */
+    ampi_meeting  meets;          /* between check and decide                                  */
+    uint32_t      split;          /* 2^split blocks share a chunk: 2; few chunks: 4; most
+                                     short: 0 */
+    int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
+    int           asked;          /* the loss scale has been read, or need not be               */
     float         lr;
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
-    uint64_t      version;        /* of the masters: counts what may have changed them         */
+    uint64_t      version;        /* of the masters: counts possible changes                   */
     ampi_record  *record;         /* backend memory; NULL: no report                            */
     ampi_histogram *histograms;   /* two for each slot, if anything is sampled                  */
     amp_report_desc watch;
-    struct ampi_seen *seen;       /* what was read of them: >>impl report; NULL: no report      */
+    struct ampi_seen *seen;       /* what the host has read: >>impl report; NULL: no report     */
 };
 
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
-typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on a skip too      */
-    AMPI_JOB_DECIDE,    /* what check_fn left, where ranks have met since [all of it]            */
-    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]; of
-                           slots that are own as PUBLISH                                        */
+typedef enum ampi_job { /* what update_fn does; in brackets, what it does on a skip, too         */
+    AMPI_JOB_DECIDE,    /* decide, where ranks meet after check_fn [all of it]                   */
+    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]; own
+                           slots as in PUBLISH */
     AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients for your optimizer            */
     AMPI_JOB_PUBLISH,   /* model copies [zero_grad, next scale]                                  */
-    AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [the same]       */
+    AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [all of it]      */
 } ampi_job;
 
-/* What differs between machines. Functions may run behind the caller's back (on a stream) and in
-   order; copy_fn to the host waits for all of them. No two are of one type: of a table of them in
-   another order C++ makes an error, and C compilers warn. */
+/* What differs between machines. Functions may only queue their work (on a stream), in order;
+   copy_fn to the host waits for all of it. No two have the same type: if a table has them in
+   another order, it is an error in C++, and a warning in C. */
 struct ampi_functions {
-    /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator serves */
+    /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator is used */
     amp_result (*alloc_fn)(const amp_backend *self, size_t num_bytes, void **memory);
     void       (*free_fn)(const amp_backend *self, void *memory);
-    /* to the backend: src has been read when it returns */
+    /* AMPI_TO_BACKEND: src has been read when it returns */
     amp_result (*copy_fn)(const amp_backend *self, void *dst, const void *src, size_t num_bytes,
                           ampi_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
-    /* fp32, or if src is NULL the models there are, to models, and what a master not of fp32 is
-       beside them, unless its data is NULL */
+    /* from src, in fp32, or from model if src is NULL: write model, and what master stores beside
+       it unless its data is NULL */
     amp_result (*split_fn)(const amp_backend *self, void *model, amp_dtype model_type,
                            const ampi_stored *master, const void *src, size_t n);
-    /* a matrix whose rows lie apart; NULL: row by row */
+    /* a matrix with leading dimensions; NULL: row by row */
     amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                                size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
                                size_t rows, size_t cols);
-    /* which capture is under way, 0 if none is; NULL: there are none */
+    /* the number of the capture under way, or 0; NULL: there are no captures */
     uint64_t   (*capture_fn)(const amp_backend *self);
     /* new addresses (ampi_bind) for slots [first, first + count); does not wait */
     amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
                           size_t count, float *const *weights, void *const *grads);
     /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    /* sums += the sum of count gradients, stride elements apart, in fp32, which is that of the
-       first half plus that of the second, and both likewise, down to run of them, one after the
-       other; run may be 0 where count is 1 */
+    /* sums += the sum of count gradients, stride elements apart, in fp32, as a binary tree: the
+       sum of the first half plus that of the second, and so on, down to run gradients, which are
+       added in order; run may be 0 if count is 1 */
     amp_result (*add_fn)(const amp_backend *self, float *sums, const void *grads, size_t stride,
                          size_t count, size_t run, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
 };
 
-/* New addresses for a tensor; NULL is none. */
+/* Gives a tensor new addresses; NULL keeps the old one. */
 AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (weight && !ampi_is_coded(&slot->master)) slot->master.data = weight;
     else if (weight) slot->weight = weight;
@@ -2261,8 +2262,7 @@ AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (slot->in_place) slot->unscaled = (float *)grad;
 }
 
-/* Entry i of a gradient of few rows: its row, or where that is not in the tensor the last one
-   (the step will be skipped). */
+/* The row of entry i, or the last one if it is outside the tensor (the step will be skipped). */
 AMPI_FN uint32_t ampi_row(const ampi_sparse *s, uint32_t i) {
     return s->rows[i] < s->table ? s->rows[i] : s->table - 1;
 }
@@ -2277,7 +2277,7 @@ AMPI_FN uint32_t ampi_given(const ampi_slot *slot, const ampi_sparse *s) {
     return n < s->most ? n : s->most;
 }
 
-/* Before the sums are checked: what the statistics are if there are none, and where it is bad. */
+/* Statistics before the sums are checked: no counts yet, and the first bad row. */
 AMPI_FN void ampi_begin_sums(ampi_slot *slot, const ampi_sparse *s) {
     slot->n                     = (uint64_t)s->touched * s->length;
     slot->stats.nonfinite       = slot->stats.nan = slot->stats.zeros = 0;
@@ -2286,8 +2286,8 @@ AMPI_FN void ampi_begin_sums(ampi_slot *slot, const ampi_sparse *s) {
     slot->stats.bad_row         = s->early ? s->most + 2u - s->early : 0u;
 }
 
-/* What the user has written into a scaler of the optimizer's own counts as an overflow of this
-   rank. (A shared one's found_inf may be that of another optimizer.) */
+/* A found_inf that the user has written into the optimizer's own scaler counts as an overflow of
+   this rank. (In a shared scaler it may be another optimizer's.) */
 AMPI_FN uint32_t ampi_found_by_user(const amp_plan *plan) {
     return !plan->shared && plan->scaler->found_inf != 0u;
 }
@@ -2302,7 +2302,7 @@ AMPI_FN double ampi_power(double beta, uint64_t n) {
     return r;
 }
 
-/* The numbers of a step that is taken. */
+/* The numbers of a taken step. */
 AMPI_FN float ampi_bias(double beta, uint64_t step) {
     return ampi_single(ampi_div64(1.0, ampi_sub64(1.0, ampi_power(beta, step))));
 }
@@ -2318,14 +2318,13 @@ AMPI_FN void ampi_numbers(ampi_control *c, amp_kind kind) {
     r->beta2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
 }
 
-/* >>core report: the end of a decision, of which it makes the history; may skip a spike. */
+/* Writes the decision into the history; may skip the step for a spike (>>core report). */
 AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad);
 
-/* Decide, after the check and the ranks' agreement: from the sum of squares, the largest finite
-   magnitude and whether anything was not finite (norm2, maxima) to the gate, the numbers of this
-   step, and the next scale, which waits to be published. The clip factor is torch's, max_norm /
-   (norm + 1e-6) if below 1. A factor that vanishes counts as an overflow, since it would step
-   with zero gradients. */
+/* Decide, after the check and the ranks' agreement. What the check found (norm2, maxima)
+   determines the gate, the numbers of this step, and the next scale, which waits to be published.
+   The clip factor is torch's: max_norm / (norm + 1e-6) if that is below 1. A factor of 0 counts
+   as an overflow, because the step would have zero gradients. */
 AMPI_FN void ampi_decide(const amp_plan *plan) {
     ampi_control  *c        = plan->control;
     amp_scaler    *s        = plan->scaler;
@@ -2358,7 +2357,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
         c->next.found_inf = skips;
         s->found_inf      = 0u; /* what is written from here on is for the next step */
         ampi_scaler_transition(&c->next);
-    } else if (!disabled) { /* the update is its owner's, and had better not be forgotten */
+    } else if (!disabled) { /* its owner updates it; count steps where that was forgotten */
         const uint64_t updates = s->good + s->skipped + 1;
         c->missed_updates += c->seen_updates == updates;
         c->seen_updates = updates;
@@ -2376,12 +2375,12 @@ AMPI_FN void ampi_publish(const amp_plan *plan) {
     c->moves          = 0u;
 }
 
-/* What brings an unscaled gradient back into a buffer that carries momentum. */
+/* AMPI_JOB_CARRY's factor: from an unscaled gradient to a scaled one with momentum. */
 AMPI_FN float ampi_carry_factor(const amp_plan *plan) {
     return ampi_mul(plan->carry, plan->scaler->scale);
 }
 
-/* The constants of a tensor. */
+/* A step's constants for one tensor. */
 AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     ampi_rates r   = c->rates;
     r.lr           = ampi_mul(r.lr, slot->lr_scale);
@@ -2392,10 +2391,10 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
 
 /* ------------------------------------------------------------------ >>core  report */
 
-/* The number of the step that is under way, until it has been decided; then, of the last. */
+/* How many steps have been decided, taken or skipped. */
 AMPI_FN uint64_t ampi_iterations(const ampi_control *c) { return c->gate.step + c->skipped; }
 
-/* Is the step sampled that a check begins? And the one whose check is over? */
+/* Before the decision: is this step sampled? After it: was it? */
 AMPI_FN int ampi_samples(const amp_plan *plan) {
     return plan->histograms && ampi_iterations(plan->control) % (uint64_t)plan->watch.every == 0;
 }
@@ -2409,14 +2408,14 @@ AMPI_FN int ampi_counts_updates(const ampi_slot *slot) {
            !ampi_is_coded(&slot->moment[0]);
 }
 
-/* Slot i's histogram: where this step's check counts, which is the last sample's when the check
-   is over; and the one that becomes zero then. */
+/* Slot i's histogram. The check counts into number ~which; the decision makes that the last
+   sample (which), and the other one becomes zero. */
 AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, size_t i) {
     return plan->histograms + (size_t)(which & 1u) * plan->num_slots + i;
 }
 
-/* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less
-   than the least normal number by half a step or less becomes that. Bits of magnitudes in
+/* A cast rounds to nearest even. Half the least subnormal becomes 0; a magnitude that is less
+   than the least normal number by at most half a step becomes that number. All are bits of
    fp32. */
 #define AMPI_F16_ZERO_TO      0x33000000u /* 2^-25           */
 #define AMPI_F16_NORMAL_FROM  0x387fe000u /* 2^-14 - 2^-25   */
@@ -2425,20 +2424,20 @@ AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, 
 
 AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
 
-/* A tensor's gradient was not finite, or of rows that are not in it. */
+/* Counts a gradient that is not finite, or that has rows outside its tensor. */
 AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     ampi_overflows *m      = &plan->slots[i].overflows;
     const uint64_t  number = ampi_iterations(plan->control) + 1;
     if (!m->overflows) m->first = number;
-    m->overflows += m->last != number; /* a wrong row, and a sum that is not finite, are one */
+    m->overflows += m->last != number; /* a bad row and a sum that is not finite count once */
     m->last = number;
     m->nans += nan != 0;
 }
 
-/* Is this norm one to skip? If not, it joins the running mean and variance. They average the first
-   128 norms that were no spikes, then decay with weight 1/128. Before 128 norms, and while the
-   variance is 0, spike_z finds none. A norm that is not finite (of a scale that sank to 0) is
-   skipped if spikes are; it joins no statistics and is none of the spikes in a row. */
+/* Is this norm a spike, to be skipped? If not, it joins the running mean and variance. They
+   average the first 128 norms that were no spikes, then decay with weight 1/128. Before 128
+   norms, and while the variance is 0, spike_z finds none. A norm that is not finite (its scale
+   sank to 0) is skipped if spikes are, joins no statistics and is none of the spikes in a row. */
 AMPI_FN int ampi_spike(const amp_plan *plan) {
     ampi_running *r     = &plan->record->running;
     const double  norm  = plan->control->norm;
@@ -2446,7 +2445,7 @@ AMPI_FN int ampi_spike(const amp_plan *plan) {
     int           spike = limit > 0.0 && norm > limit;
     double        n, before;
     if (ampi_nonfinite_at(&plan->control->norm))
-        return limit > 0.0 || z > 0.0; /* from a scale of 0 */
+        return limit > 0.0 || z > 0.0;
     if (z > 0.0 && r->norms == AMPI_RUNNING && r->variance > 0.0 &&
         ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
         spike = 1;
@@ -2485,36 +2484,35 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
     r->sampled = number;
 }
 /* ----------------------------------------------------------------- >>core  storage
-   Formats, and random bits (codecs: >>core formulas). By AdamW, with a model and gradients of 16
+   Formats, and random bits (codecs: >>core formulas). With AdamW and models and gradients of 16
    bits, a step reads and writes 30 bytes an element in fp32, 28 in split, 24 in sr, 8 less with
    moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
 
-   24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
-   2^-32. A change of a weight by less than half of the last bit is lost.
-   SR has no master. A weight is rounded stochastically, up or down with a probability in
-   proportion to the distance, so that small changes are there on average (also among fp16's
-   subnormals, to 2^-37). It costs noise: half of the last bit of a weight. Moments of BF16 are
-   rounded so, too.
+   24BIT rounds masters to nearest even: beside bf16 to 16 of fp32's 24 bits, beside fp16 to 19,
+   and to multiples of 2^-32. A change of a weight by less than half of the last bit is lost.
+   SR has no master. A weight is rounded up or down with a probability in proportion to the
+   distance, so that small changes survive on average (also among fp16's subnormals, to 2^-37).
+   The price is noise of half the last bit of a weight. Moments of BF16 are rounded the same way.
    Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
-   (amp_gate.step), and of nothing else: 16 for each number that is rounded. These are all bits
-   that are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off.
-   In SR inf and NaN stay, and no finite value becomes one: weights stop at the largest of the
-   16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
-   two.)
+   (amp_gate.step), and of nothing else. A rounded number takes 16, as many as bf16 cuts off from
+   fp32; fp16 cuts off 13, so that the last 3 do not count.
+   In SR inf and NaN stay, and no finite value becomes inf: weights stop at the largest number of
+   the 16-bit type. (In 24BIT a model above that is inf, as of an fp32 master; masters stop below
+   the next power of two.)
    8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
-   each a float with 4 bits behind the point. First moments and momentum have a sign and 7 bits,
-   evenly spaced below 2^-7; second moments 8 bits, evenly spaced below 2^-15, and never 0 after
-   a step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as
-   in OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3
-   to 6 % apart and a step changes a moment by far less, so that rounded to nearest it would
-   never change again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would
-   often lose the step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
-   24BIT and SR round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be next to
-   the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015. */
+   each a float with 4 fraction bits. First moments and momentum have a sign and 7 bits, evenly
+   spaced below 2^-7; second moments have 8 bits, evenly spaced below 2^-15, and are never 0 after
+   a step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as in
+   OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3 to 6
+   % apart, and a step changes a moment by far less; rounded to nearest, it would never change
+   again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the
+   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
+   24BIT and SR first round fp16's numbers below 2^-14 to multiples of 2^-37, so that a model may
+   be a neighbour of the nearest: fp32's 0x35abffe8 begins as 0x0016, elsewhere as 0x0015. */
 
-/* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the
-   finalizer of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one
-   key would depend on each other. */
+/* The key of random bits: seed, tensor, step, and the block of 2^24 elements (the finalizer of
+   splitmix64, Steele et al. 2014). In larger blocks, bits of elements a power of two apart would
+   depend on each other. */
 enum { AMPI_KEYED = 1 << 24 };
 AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEYED % (int)AMPI_CHUNK == 0);
 typedef struct ampi_seeds { uint32_t a, b; } ampi_seeds;
@@ -2536,11 +2534,11 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
 }
 
 /* ---------------------------------------------------------------- >>core  formulas
-   Read in plain C, here, and by each tier's second reading (>>impl processors).
-   Functions of vectors, of one number in plain C. They are made of operators, which words and
-   vectors have, and of what a tier defines anew (>>impl vectors): these here, sqrt, get16 and
-   get8 (words from memory), put16 and put8 (their lower bits). Numbers are below 2^31 for above
-   (all ones where a > b), choose (there x, else y), least and most. */
+   Compiled here in plain C, and in each tier's second inclusion (>>impl processors). The
+   functions take vectors, in plain C single numbers. They use operators, which words and vectors
+   have, and what each tier defines anew (>>impl vectors): the functions here, sqrt, get16 and
+   get8 (words from memory), put16 and put8 (their lower bits). above is all ones where a > b;
+   choose is x there, else y. Their operands, and those of least and most, are below 2^31. */
 
 AMPI_FN float    ampi_splat(float x) { return x; }
 AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
@@ -2554,8 +2552,8 @@ AMPI_FN uint32_t ampi_choose(uint32_t a, uint32_t b, uint32_t x, uint32_t y) {
 AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/* A group's largest magnitude below 1.93 has the exponent of this sum (exponent_of), whose lower
-   16 bits may be missing. */
+/* Added to a group's largest magnitude, it raises the exponent from 1.93 times a power of two on
+   (exponent_of). Its lower 16 bits are 0, so those of the magnitude may be missing. */
 enum { AMPI_ROOM_ABOVE = 0x00090000 };
 AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) == 0);
 
@@ -2569,8 +2567,8 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 
 #define AMPI_PASTE(a, b) a##b
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
-#define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* a tier's function of that name */
-#define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* that its loops are made of     */
+#define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* the tier's function of that name */
+#define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* of which its loops consist     */
 #define AMPI_TIER        /* a tier defines this, and what follows, anew */
 #define AMPI_HERE AMPI_FN
 #define AMPI_V    float
@@ -2582,7 +2580,7 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
-/* What was read before is of this version. */
+/* The core that was included before is of this version. */
 AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS),
                    AMPI_VERSION == AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 +
                                        AMP_VERSION_PATCH);
@@ -2597,9 +2595,9 @@ AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTOR
 
 AMPI_IN AMPI_V AMPI_(times)(float c, AMPI_V x) { return AMPI_(mul)(AMPI_(splat)(c), x); }
 
-/* m^ / (sqrt(v^) + eps) + weight_decay * p. A GPU divides 0 in a call, and so it takes the root of
-   0. Where m is 0 and v has no sign, both get 1 more, and -0 elsewhere, which leaves a product as
-   it is: then the divisor is 1 or more, or NaN, and the quotient times m is that of 0. */
+/* m^ / (sqrt(v^) + eps) + weight_decay * p. For a division of 0, or the root of 0, a GPU calls a
+   function. Where m is 0 and v has no sign, 1 is added to both: the divisor is 1 or more, or NaN,
+   and the quotient times m is that of 0. Elsewhere -0 is added, which changes nothing. */
 AMPI_IN AMPI_V AMPI_(direction)(const ampi_rates *r, AMPI_V m, AMPI_V v, AMPI_V p) {
 #if defined(__CUDA_ARCH__) && AMPI_W == 1
     float u;
@@ -2640,8 +2638,8 @@ AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMP
     *p = AMPI_(sub)(*p, AMPI_(times)(r->lr, g));
 }
 
-/* Lion: m is all its state, and a step is of one size, up or down; weights decay before it. A 0
-   has no sign, and a NaN stays one. */
+/* Lion: m is its only state. Weights decay, then step by lr, up or down; an update of 0 is no
+   step, and a NaN stays one. */
 AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
     const AMPI_V decay = AMPI_(times)(r->lr, AMPI_(splat)(r->weight_decay));
     const AMPI_V u = AMPI_(add)(AMPI_(times)(r->beta1, *m), AMPI_(times)(r->beta1_rest, g));
@@ -2654,8 +2652,8 @@ AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AM
     *m = AMPI_(add)(AMPI_(times)(r->beta2, *m), AMPI_(times)(r->beta2_rest, g));
 }
 
-/* One of them. kind is constant where this is inlined; m is chosen here, for a choice of
-   pointers would need a stack on a GPU. */
+/* kind is constant where this is inlined. has_m chooses a call here, because a choice of pointers
+   would need a stack on a GPU. */
 AMPI_IN void AMPI_(optimize)(const amp_kind kind, const int has_m, const ampi_rates *r, AMPI_V g,
                              AMPI_V *p, AMPI_V *m, AMPI_V *v) {
 #define AMPI_CALL(id, step, moments, always, beta2)                              \
@@ -2672,10 +2670,10 @@ AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
-/* A number in the wide form of a 16-bit type: the upper 16 bits are one of these, the lower what
-   it cuts off. Of bf16 it is fp32. Of fp16 its exponent is AMPI_REBIAS below fp32's, and all
-   moves up by 3 bits, which are 0; subnormals, to which AMPI_F16_NORMAL is added and then taken
-   away, are as evenly spaced as fp16's. What is finite stays below inf. */
+/* The wide form of a number: the upper 16 bits are a number of the 16-bit type, the lower ones
+   what it cuts off. For bf16 this is fp32. For fp16 the exponent is AMPI_REBIAS less than fp32's,
+   and all bits move up by 3. Subnormals are as evenly spaced as fp16's, because AMPI_F16_NORMAL
+   is added to them and then removed. Finite numbers stay below inf. */
 AMPI_IN AMPI_U AMPI_(wide)(AMPI_V x, const int f16) {
     const AMPI_U u = AMPI_(bits)(x), a = AMPI_(size)(u);
     const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_F16_NORMAL), a);
@@ -2701,8 +2699,8 @@ AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
     return AMPI_(from_bits)(AMPI_(bits)(x) | (w & AMPI_SIGN));
 }
 
-/* Plus up, below 2^bits, if it can be rounded: above all finite numbers, or those with more
-   bits, and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */
+/* w + up, with up below 2^bits, unless that could reach inf. Such numbers stay as they are, and
+   so do inf and NaN, which arithmetic has made quiet; the last bits are cut off later. */
 AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
     const uint32_t most = (f16 ? AMPI_WIDE_INF : AMPI_F32_INF) - ((uint32_t)1 << bits);
     return AMPI_(choose)(AMPI_(u32)(most), AMPI_(size)(w), w + up, w);
@@ -2711,21 +2709,20 @@ AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U w, AMPI_U random, const int f16) {
     return AMPI_(rounding)(w, random, 16, f16) >> 16;
 }
 
-/* To nearest even, without the last 8 bits. */
+/* Rounds off the last 8 bits, to nearest even. */
 AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int f16) {
     return AMPI_(rounding)(w, (w >> 8 & 1) + 127, 8, f16) & 0xffffff00u;
 }
 
 /* The wide form of a master plus half a step of its model: the upper bits are the model, rounded
-   to nearest, ties away from zero; the lower ones are stored beside it. A NaN that would become
-   a 0 is made a smaller one. */
+   to nearest, ties away from zero; the lower ones are stored beside it. A NaN for which the sum
+   would be 0 is made smaller first. */
 AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
     const AMPI_U size = AMPI_(least)(AMPI_(size)(w), AMPI_(u32)(0x7fff7fffu));
     return (size | (w & 0x80000000u)) + 0x8000u;
 }
 
-/* A master from the bits of its model and what else is stored; and that in low, the model
-   returned. */
+/* A master from the bits of its model and those beside it (low); and back. */
 AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
     AMPI_U w = model << 16;
     if (master == AMP_FORMAT_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
@@ -2744,10 +2741,10 @@ AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int m
     return w >> 16;
 }
 
-/* Random bits: of elements 2 * pair, the lower 16, and 2 * pair + 1. Of each key they are a
-   permutation of all numbers: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). The arrays
-   of an element that are rounded stochastically, masters, then m, then v, take those of random,
-   of again(random), and of again once more. */
+/* Random bits: the lower 16 for element 2 * pair, the upper for 2 * pair + 1. Those of one key
+   are a permutation of all words: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). If an
+   element has several arrays that are rounded stochastically (master, m, v, in this order), the
+   first takes random, the second again(random), and so on. */
 AMPI_IN AMPI_U AMPI_(again)(AMPI_U x) {
     x = x * 0x846ca68bu;
     return x ^ x >> 16;
@@ -2758,16 +2755,15 @@ AMPI_IN AMPI_U AMPI_(random)(AMPI_U pair, AMPI_U a, AMPI_U b) {
     return AMPI_(again)(x ^ x >> 15);
 }
 
-/* The power of two of a group's largest magnitude, as the exponent of fp32, in which that stays
-   below 1.93, where the codes end with room to be rounded up; 255 if there is a NaN. */
+/* The power of two of a group, as an exponent of fp32. The largest magnitude is below 1.93 of it,
+   where codes end with room to be rounded up. 255 if there is a NaN. */
 AMPI_IN AMPI_U AMPI_(exponent_of)(AMPI_U most) {
     const AMPI_U e   = AMPI_(least)((most + (uint32_t)AMPI_ROOM_ABOVE) >> 23, AMPI_(u32)(253));
     const AMPI_U nan = AMPI_(above)(AMPI_(size)(most), AMPI_(u32)(AMPI_F32_INF));
     return AMPI_(most)(e, AMPI_(u32)(1)) | (nan & 255);
 }
 
-/* What a group's values are multiplied by for their codes, and codes for their values: powers of
-   two, but of a NaN. */
+/* The factors from a group's values to codes, and from codes to values: powers of two, or NaN. */
 AMPI_IN AMPI_V AMPI_(down_of)(AMPI_U exponent) { /* which is not 0 here */
     return AMPI_(from_bits)((254 - AMPI_(least)(exponent, AMPI_(u32)(253))) << 23);
 }
@@ -2777,10 +2773,10 @@ AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
     return AMPI_(from_bits)((e << 23 & ~nan) | (nan & 0x7fc00000u));
 }
 
-/* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float, 4
-   of them behind the point: floats above least, and evenly spaced below. Rounded up if what is
-   cut off, 19 bits, and the random bits, the upper 16 of as many, are 2^19 or more. Bits above
-   the lower 8, of which those of least are 0, do not count. */
+/* Codes of 8 bits and back. The code of a magnitude y below 2 is the upper bits of the float y +
+   least, with 4 fraction bits: evenly spaced below least, floats above. It is rounded up if the
+   19 bits that are cut off plus random << 3 are 2^19 or more. Only the lower 8 bits of a code
+   count (of m 7), in which least has 0. */
 AMPI_IN AMPI_U AMPI_(encode)(AMPI_U y, uint32_t least, AMPI_U random) {
     const AMPI_V z = AMPI_(from_bits)(AMPI_(least)(y, AMPI_(u32)(0x3ff70000u)));
     return AMPI_(bits)(AMPI_(add)(z, AMPI_(from_bits)(AMPI_(u32)(least)))) + (random << 3);
@@ -2790,7 +2786,7 @@ AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, uint32_t least) {
     return AMPI_(sub)(z, AMPI_(from_bits)(AMPI_(u32)(least)));
 }
 
-/* m in 7 bits, from 2^-7, and the sign, beside which that of least is 1. */
+/* m: 7 bits, from 2^-7 on, and the sign, beside which least has 1. */
 AMPI_IN AMPI_U AMPI_(m_code)(AMPI_V m, float down, AMPI_U random) {
     const AMPI_U y    = AMPI_(size)(AMPI_(bits)(AMPI_(times)(down, m)));
     const AMPI_U plus = ~(AMPI_(bits)(m) >> 24) & 0x80u;
@@ -2802,8 +2798,8 @@ AMPI_IN AMPI_V AMPI_(m_value)(AMPI_U code, float up) {
     return AMPI_(times)(up, AMPI_(from_bits)(AMPI_(bits)(m) | s));
 }
 
-/* v in 8 bits, from 2^-15, and at least 1: a moment over the root of a v that was rounded to 0
-   would be a leap. */
+/* v: 8 bits, from 2^-15 on, and at least 1: m over the root of a v that was rounded to 0 would
+   blow up the update. */
 AMPI_IN AMPI_U AMPI_(v_code)(AMPI_V v, float down, AMPI_U random) {
     const AMPI_U y = AMPI_(bits)(AMPI_(times)(down, v));
     const AMPI_U w = AMPI_(encode)(y, 0x38000000u, random);
@@ -2823,14 +2819,14 @@ AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
     return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
 }
 
-/* For a master that did not come from arithmetic, where a NaN might signal: to nearest also
-   if no low bits are stored. */
+/* For a master that did not come from arithmetic, whose NaN might signal. It rounds to nearest,
+   also without low bits. */
 AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master, int f16) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
     return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
 }
 
-/* Element i of src, or of models if that is NULL, to models and what masters are beside them. */
+/* Writes element i of src, or of model if that is NULL, to model and to what master stores. */
 AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *master,
                             const void *src, size_t i) {
     const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, type, i);
@@ -2891,8 +2887,8 @@ AMPI_MACROS_END
 #else
 #define AMPI_NEON 0
 #endif
-/* The name by which the file reads itself, once for each tier: not __FILE__, which is relative
-   to where the compiler runs. */
+/* The name by which the file includes itself for each tier. __FILE__ would be relative to where
+   the compiler runs. */
 #ifndef AMP_FILE
 #define AMP_FILE "amp.h"
 #endif
@@ -2901,8 +2897,8 @@ AMPI_MACROS_END
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 #endif
-/* AVX-512; AVX512_BF16, where the assembler knows it; AMX-BF16, whose registers are asked of
-   Linux. AMPI_TILES_MODEL has a model of all of them. */
+/* AVX-512; AVX512_BF16, if the assembler knows it; AMX-BF16, whose registers Linux grants on
+   request. AMPI_TILES_MODEL has a model of all of them. */
 #if AMPI_X86 || defined(AMPI_TILES_MODEL)
 #define AMPI_512 1
 #else
@@ -2939,7 +2935,7 @@ AMPI_MACROS_END
 
 #ifdef _MSC_VER
 #pragma warning(push)
-#pragma warning(disable : 4996) /* fopen and getenv are what they are */
+#pragma warning(disable : 4996) /* fopen and getenv are deprecated there */
 #endif
 
 #ifdef __cplusplus
@@ -3007,10 +3003,9 @@ AMP_DEF const char *amp_version(void) {
 
 /* ------------------------------------------------- >>impl  floating-point environment */
 
-/* Computing happens between begin and end: round to nearest, no flushing of subnormals (an
-   -Ofast link turns it on at start-up), traps masked (some hosts unmask them). What computes in
-   between stands in functions that are not inlined, so that nothing moves across: one call, in
-   most. */
+/* amp.h computes between begin and end: round to nearest, no flushing of subnormals (an -Ofast
+   link turns it on at start-up), traps masked (some hosts unmask them). The code in between calls
+   functions that are not inlined, mostly one, so that compilers move nothing across. */
 #define AMPI_IEEE(call) \
     do { const uint32_t fp = ampi_fp_begin(); call; ampi_fp_end(fp); } while (0)
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
@@ -3055,16 +3050,15 @@ static uint32_t ampi_fp_begin(void) {
     ampi_fp_end(AMPI_FP_IEEE);
     return saved;
 }
-/* Only x86: subnormals are 0 while FMA makes the sums that VDPBF16PS would. */
+/* x86 only: flushes subnormals while FMA computes the sums of VDPBF16PS. */
 static void ampi_fp_flush(int on) { ampi_fp_end((uint32_t)AMPI_FP_IEEE | (on ? 0x8040u : 0u)); }
 
 AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------------ >>impl  words
-   Text without printf, locale or allocation: error messages and a policy; and words that a user
-   has written. */
+   Text without printf, locale or allocation: error messages, policies, and words of users. */
 
-/* Where text goes: into room bytes; when they are full, and at the end of a line, to write_fn. */
+/* Where text goes: a buffer of room bytes, which write_fn gets when it is full or a line ends. */
 typedef struct ampi_text {
     char        *bytes;
     size_t       room, used;
@@ -3089,7 +3083,7 @@ static void ampi_print_text(ampi_text *t, const char *text) {
     while (*text) ampi_print_char(t, *text++);
 }
 
-/* An integer as text, in room for it: no double tells all of them. */
+/* An integer as text; a double cannot hold all of them. */
 enum { AMPI_DECIMALS = 21 };
 static const char *ampi_digits(char *room, uint64_t n) {
     char *p = room + AMPI_DECIMALS - 1;
@@ -3104,10 +3098,10 @@ static void ampi_print_count(ampi_text *t, uint64_t n) {
     ampi_print_text(t, ampi_digits(room, n));
 }
 
-/* Whole numbers to the last digit, others to seven: 0.1, 3.402823e38. */
+/* Whole numbers have all digits, others seven: 0.1, 3.402823e38. */
 static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     uint64_t bits, n, ten;
-    int      power = 0, point; /* of ten: of the last digit, and of the first */
+    int      power = 0, point; /* powers of ten: of the last digit, of the first */
     memcpy(&bits, &x, 8);
     if (bits >> 63) ampi_print_char(t, '-');
     if (ampi_nonfinite_at(&x)) {
@@ -3124,7 +3118,7 @@ static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     for (; x < 999999.95; power--) x *= 10.0;
     for (n = (uint64_t)(x + 0.5); n % 10 == 0; power++) n /= 10;
     for (ten = 1, point = power; n / ten >= 10; ten *= 10) point++;
-    power = point < -4 || point > 14 ? point : 0; /* what an exponent has to say */
+    power = point < -4 || point > 14 ? point : 0; /* 0: no exponent */
     point -= power;
     if (point < 0) ampi_print_text(t, "0.");
     for (; point < -1; point++) ampi_print_char(t, '0');
@@ -3153,13 +3147,13 @@ AMPI_HOST AMPI_PRINTS(2) void ampi_print(ampi_text *t, const char *format, ...) 
     va_end(list);
 }
 
-/* A column of a table begins. */
+/* Fills a line up to a column, by one space at least. */
 AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
     do ampi_print_char(t, ' ');
     while (t->used < column);
 }
 
-/* Append to an error message: AMP_PROBLEM_SIZE bytes, or NULL where nobody wants to know. */
+/* Appends to an error message of AMP_PROBLEM_SIZE bytes; NULL: there is none. */
 static void ampi_tell_list(char *problem, const char *format, va_list list) {
     ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0};
     if (!problem) return;
@@ -3180,7 +3174,7 @@ static char *ampi_blank(char *problem) {
     return problem;
 }
 
-/* The end of a call: no error is without a message. */
+/* Ends a call: an error that has no message gets its result's. */
 static amp_result ampi_told(char *problem, amp_result result) {
     if (problem && !problem[0] && result != AMP_OK)
         ampi_tell(problem, "%s", amp_result_string(result));
@@ -3195,8 +3189,8 @@ static amp_result ampi_missing(char *problem, const char *what) {
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
 static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-/* Is text[0..length) one of these names, with spaces between them? Capitals and underscores do
-   not matter. */
+/* Is text[0..length) one of these names, which are separated by spaces? Capitals and underscores
+   do not matter. */
 static int ampi_named(const char *text, size_t length, const char *names) {
     const char *const end = text + length;
     for (; length && names; names = strchr(names, ' ')) {
@@ -3219,7 +3213,7 @@ static int ampi_find(const char *text, size_t length, const char *const *names, 
     return -1;
 }
 
-/* An amp_dtype, in the words of whoever writes it; or -1. */
+/* The amp_dtype that text names, or -1. */
 static int ampi_find_type(const char *text, size_t length) {
     static const char *const names[] = {"fp32 float32 float", "fp16 float16 half", "bf16 bfloat16"};
     return ampi_find(text, length, names, 3);
@@ -3229,14 +3223,14 @@ static int ampi_find_type(const char *text, size_t length) {
 AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  arrays
-   What is done to arrays, defined in plain C. The SIMD tiers, at the end of the file, do the
+   Operations on arrays, defined in plain C. The SIMD tiers, at the end of the file, apply the
    same operations to each element, by the core's formulas, so all give the same bits. A tier is
-   chosen when the program runs: the header asks no -m flags of anybody. */
+   chosen when the program runs, so that no -m flags are needed. */
 
 enum {
-    AMPI_PIECE  = 1024,   /* arrays are taken in pieces that stay in the first-level cache  */
-    AMPI_STREAM = 1 << 22, /* casts of this many elements and more write around the cache   */
-    AMPI_WHOLE  = 32      /* tiers take multiples of this; plain C what is left over        */
+    AMPI_PIECE  = 1024,   /* pieces of arrays that stay in the first-level cache            */
+    AMPI_STREAM = 1 << 22, /* casts of so many elements write around the cache              */
+    AMPI_WHOLE  = 32      /* tiers process multiples of this; plain C the rest              */
 };
 
 /* The arrays of a fused step on one tensor, as they are stored. */
@@ -3248,19 +3242,19 @@ typedef struct ampi_arrays {
     const void *grad;
     void       *model;
     ampi_stored master, moment[2];
-    uint32_t    element; /* the number of the first, its lower 32 bits */
+    uint32_t    element; /* number of the first, lower 32 bits */
     ampi_seeds  key;
 } ampi_arrays;
 
-/* Elements i to end of arrays. */
+/* Loops over elements i to end of arrays. */
 typedef struct ampi_loops {
-    /* 16 bits to fp32, or back; what is large is written around the cache */
+    /* 16 bits to fp32, or back; large arrays are written around the cache */
     void (*cast)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i, size_t end);
-    /* fp32 bits of the largest magnitude, inf and NaN included; adds to the count of zeros and,
-       if there are lanes, the squares of the elements to them; element 0 belongs to lane 0 */
+    /* returns fp32 bits of the largest magnitude, inf and NaN included; adds the number of zeros
+       to zeros and, unless lanes is NULL, squares to lanes; element 0 belongs to lane 0 */
     uint32_t (*check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                       size_t *zeros);
-    float (*fold)(float *lanes); /* their sum, in pairs */
+    float (*fold)(float *lanes); /* sum of the lanes, in pairs */
     void (*unscale)(void *dst, const void *grad, amp_dtype type, size_t i, size_t end,
                     float factor);
     void (*accumulate)(void *sums, const void *x, amp_dtype type, size_t i, size_t end);
@@ -3270,10 +3264,10 @@ typedef struct ampi_loops {
 typedef struct ampi_tier {
     const char *name;
     uint32_t    needs; /* of ampi_cpu_features     */
-    uint32_t    best;  /* and unless asked by name */
+    uint32_t    best;  /* too, unless asked by name */
     int         asks;  /* the system, at its first product by tiles: then the next row holds */
     const ampi_loops         *loops;
-    const struct ampi_engine *engine, *pairs; /* of products, and of 16 bits in pairs, or NULL */
+    const struct ampi_engine *engine, *pairs; /* of products; of 16 bits in pairs, or NULL */
 } ampi_tier;
 
 static const ampi_tier  *ampi_tier_now(void); /* >>impl processors */
@@ -3292,7 +3286,7 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
     return base ? (char *)base + i * (type == AMP_F32 ? 4u : 2u) : NULL;
 }
 
-/* Elements in front of the first in a new cache line; 0 if none is. Vectors that straddle lines
+/* Elements before the first that begins a cache line; 0 if none does. Vectors that straddle lines
    are slow, and writes around the cache must be aligned. */
 AMPI_FN size_t ampi_head(const void *p, size_t size, size_t n) {
     const size_t head = (size_t)((64 - (uintptr_t)p % 64) % 64);
@@ -3304,17 +3298,17 @@ static uint32_t *ampi_align(void *p) {
     return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64));
 }
 
-/* A step with its five streams asks for memory so many elements before it needs it, from vectors
-   and as far as its arrays go: what processors fetch by themselves comes late, and costs up to a
-   fifth of the time. */
-enum { AMPI_SOON = 512, AMPI_AHEAD = 4096 }; /* AHEAD: bytes, of a check */
+/* A step reads up to five streams and prefetches each, AMPI_SOON elements ahead (in vectors,
+   within its arrays). What processors fetch by themselves comes late, and costs up to a fifth of
+   the time. */
+enum { AMPI_SOON = 512, AMPI_AHEAD = 4096 }; /* AMPI_AHEAD: bytes, in a check */
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_PREFETCH(p) __builtin_prefetch(p)
 #else
 #define AMPI_PREFETCH(p) ((void)(p))
 #endif
 
-/* From element i on, the first of a group: an array, and all of a step. */
+/* Moves an array, and all of a step, forward to element i, the first of a group. */
 static void ampi_forward(ampi_stored *s, size_t i) {
     if (s->data) s->data = (char *)s->data + i * s->size;
     if (s->scale) s->scale += i / AMPI_GROUP;
@@ -3328,28 +3322,28 @@ static void ampi_forward_all(ampi_arrays *x, size_t i) {
     x->element += (uint32_t)i;
 }
 
-/* A step takes arrays in blocks: what no formula reads is decoded to fp32 in a buffer, the
-   formula runs, and it is encoded again. (bf16 is read and written by the formula's loop: phases
-   throughout take 20 to 50 % longer.) Where all is of fp32 it is one block; longer ones do not
-   pay else. */
+/* A step works in blocks: formats that the formula cannot read are decoded to fp32 in a buffer,
+   the formula runs, and they are encoded again. (The formula's loop reads and writes bf16 itself:
+   a buffer would take 20 to 50 % longer.) If all arrays are fp32, there is one block; otherwise
+   longer blocks gain nothing. */
 enum { AMPI_BLOCK = 512, AMPI_GROUPS = AMPI_BLOCK / AMPI_GROUP };
 AMPI_STATIC_ASSERT(ampi_blocks_are_of_whole_groups,
                    AMPI_BLOCK % (int)AMPI_GROUP == 0 && AMPI_WHOLE % (int)AMPI_GROUP == 0);
 enum { AMPI_DRAWN = AMPI_BLOCK + 32 }; /* random bits of a block, in whole pairs and vectors */
 typedef struct ampi_step_block {
-    ampi_arrays x;         /* from its first element on                   */
-    size_t      n, more;   /* elements; for which memory ahead is asked   */
+    ampi_arrays x;         /* from the block's first element on           */
+    size_t      n, more;   /* elements; those that prefetch               */
     void       *p, *m, *v; /* what the formula reads: x's own, or decoded */
     void       *model;     /* what it writes beside p, or NULL            */
-    const uint16_t *p_random, *m_random, *v_random; /* of what is rounded stochastically */
+    const uint16_t *p_random, *m_random, *v_random; /* random bits */
 } ampi_step_block;
 
-/* Groups in a block of n elements; compilers see the bound. */
+/* Groups in a block of n elements, with a bound that compilers see. */
 AMPI_HOST size_t ampi_block_groups(size_t n) {
     return ampi_min((n + AMPI_GROUP - 1) / AMPI_GROUP, AMPI_GROUPS);
 }
 
-/* Plain C: vectors of one. */
+/* Plain C: vectors of one number. */
 
 AMPI_FN void  ampi_done(void) {}
 AMPI_FN float ampi_get(const void *base, size_t i) { return ampi_load_f32(base, i); }
@@ -3371,7 +3365,7 @@ AMPI_FN void     ampi_put_words(void *base, uint32_t u) {
     ampi_store_u16(base, 1, (uint16_t)(u >> 16));
 }
 AMPI_FN uint32_t ampi_count(uint32_t u) { return u; }
-AMPI_HOST void   ampi_fence(void) { /* behind writes around the cache */
+AMPI_HOST void   ampi_fence(void) { /* after writes around the cache */
 #if AMPI_X86
     __asm__ __volatile__("sfence" : : : "memory");
 #endif
@@ -3408,8 +3402,8 @@ AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t en
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
 /* ------------------------------------------------------------------ >>impl  loops
-   Read in plain C, here, and by each tier's second reading (>>impl processors).
-   Over vectors, by the formulas of core. */
+   Compiled here in plain C, and in each tier's second inclusion (>>impl processors): loops over
+   vectors, by the core's formulas. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
@@ -3428,7 +3422,7 @@ AMPI_LOOP float AMPI_(fold)(float *lanes) {
     return lanes[0];
 }
 
-/* Where what fills vectors ends; the rest is for plain C. */
+/* Where whole vectors end; plain C does the rest. */
 AMPI_IN size_t AMPI_(last)(size_t i, size_t end) {
     return AMPI_W > 1 ? end - (end - i) % AMPI_WHOLE : end;
 }
@@ -3468,7 +3462,7 @@ AMPI_IN size_t AMPI_(cast_as)(void *dst, const amp_dtype to, const void *src, co
     return i;
 }
 
-/* Magnitudes and zeros of 16 bits are found two in a word, without converting. */
+/* Numbers of 16 bits are tested two in a word, without a conversion. */
 AMPI_HERE void AMPI_(add_squares)(float *lane, AMPI_V x) {
     AMPI_HIDE(lane); /* one sum of addresses, not two: AVX-512 gains 2 to 4 % */
     AMPI_(put)(lane, 0, AMPI_(add)(AMPI_(get)(lane, 0), AMPI_(mul)(x, x)));
@@ -3496,7 +3490,7 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
             max  = AMPI_(most16)(max, a);
             none = AMPI_(zeros16)(none, a);
             AMPI_PREFETCH((const char *)at + AMPI_AHEAD);
-            if (lanes) { /* to load again is cheaper than to take a apart */
+            if (lanes) { /* loading again is cheaper than splitting a */
                 float *lane = lanes + i % AMPI_LANES;
                 AMPI_(add_squares)(lane, AMPI_(get_as)(at, type, 0));
                 AMPI_(add_squares)(lane + AMPI_W, AMPI_(get_as)(at, type, AMPI_W));
@@ -3504,7 +3498,7 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
         }
     AMPI_(put_words)(m, max);
     *zeros += (size_t)AMPI_(count_zeros)(none);
-    AMPI_(done)(); /* behind the last vector */
+    AMPI_(done)(); /* after the last vector */
     largest = ampi_check(x, type, i, end, lanes, zeros);
     for (k = 0; k < (type == AMP_F32 ? AMPI_W : 2 * AMPI_W); k++) {
         const uint32_t one = ampi_load(m, type, k);
@@ -3515,14 +3509,14 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
 
 #endif
 
-/* Casts align what they write around the cache, or else what they read or write most of. */
+/* Casts align what they write, unless there is little; large ones write around the cache. */
 AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
                                 size_t end) {
     const int    wide   = to == AMP_F32;
-    const size_t most   = AMPI_W > 1 ? end - i : 0; /* that may go so */
+    const size_t most   = AMPI_W > 1 ? end - i : 0; /* for vectors */
     const int    large  = most >= AMPI_STREAM && dst != src;
     const int    around = large && ((uintptr_t)dst & (wide ? 3 : 1)) == 0;
-    const void  *first  = ampi_at(dst, to, i); /* few elements do without aligned stores */
+    const void  *first  = ampi_at(dst, to, i);
     const size_t head   = i + (most < 4096 ? 0 : ampi_head(first, wide ? 4 : 2, most));
     if (i < head) ampi_cast_from(dst, to, src, from, i, head);
     if (to == AMP_F32 && from == AMP_F16)
@@ -3542,9 +3536,9 @@ AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *ran
     AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i), 0));
 }
 
-/* The step. Which formula, and whether moments are bf16, is constant where this is inlined. */
+/* The step. kind and bf16 are constant where this is inlined. */
 AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int bf16) {
-    const ampi_step_block b = *block; /* nothing that is stored changes it */
+    const ampi_step_block b = *block; /* a copy, which no store changes */
 
     const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
     const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
@@ -3583,7 +3577,7 @@ AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
 
 #ifndef AMP_NO_STORAGE
 
-/* Masters in words beside the model; format and type are constant where these are inlined. */
+/* Masters that are not fp32; master and f16 are constant where these are inlined. */
 AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
     const ampi_step_block b = *block;
     size_t                i;
@@ -3630,8 +3624,8 @@ AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
     }
 }
 
-/* Moments of 8 bits: a vector of scales at a time. Only plain C gets a group that is shorter, so
-   the others know how many vectors there are. second: which moment, constant. */
+/* Moments of 8 bits, with a vector of scales at a time. Only plain C gets a shorter group, so
+   that the tiers' loops have a constant length. second says which moment, and is constant. */
 #if AMPI_W == 1
 #define AMPI_UNROLLED
 #else
@@ -3660,7 +3654,7 @@ AMPI_IN void AMPI_(get_8bit)(const ampi_stored *from, float *to, size_t n, size_
     }
 }
 
-/* Lane by lane the largest magnitude of group g. Second moments have no sign but a NaN's. */
+/* The largest magnitude of group g, lane by lane. A second moment's only sign is a NaN's. */
 AMPI_IN AMPI_U AMPI_(largest)(const float *x, size_t g, size_t n, const int second) {
     const size_t i = g * AMPI_GROUP, end = i + AMPI_(group)(n - i);
     AMPI_U       most = AMPI_(u32)(0);
@@ -3672,8 +3666,8 @@ AMPI_IN AMPI_U AMPI_(largest)(const float *x, size_t g, size_t n, const int seco
     return most;
 }
 
-/* Groups go in twos, of which the upper 16 bits are compared: they tell an exponent, and a NaN,
-   which arithmetic has made quiet. What codes are made with takes the place of the largest. */
+/* Two groups at a time are compared by their upper 16 bits, which tell the exponent, and a NaN,
+   which arithmetic has made quiet. down holds the largest magnitudes first, then the factors. */
 AMPI_IN void AMPI_(put_8bit)(const ampi_stored *to, const float *from, const uint16_t *random,
                              size_t n, const int second) {
     const size_t groups = ampi_block_groups(n);
@@ -3712,7 +3706,7 @@ AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
     AMPI_(done)();
 }
 
-/* Random bits of a block, a row for each array that is rounded with them. A block may begin
+/* Random bits of a block, a row for each array that is rounded stochastically. A block may begin
    within a pair. */
 AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     const ampi_arrays *x     = &b->x;
@@ -3733,7 +3727,7 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     AMPI_(done)();
 }
 
-/* What a block has in other formats: decoded for the formula, or put back. */
+/* Decodes the other formats of a block for the formula, or encodes them again. */
 AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
     if (!put) AMPI_(draw)(b, drawn);
     if (ampi_is_coded(&b->x.master)) AMPI_(masters)(b, put);
@@ -3796,7 +3790,7 @@ AMP_DEF size_t amp_dtype_size(amp_dtype type) {
     return type == AMP_F32 ? 4 : type == AMP_F16 || type == AMP_BF16 ? 2 : 0;
 }
 
-/* n elements, forwards, so that an in-place cast to a narrower type is right. */
+/* Casts forwards, so that an in-place cast to a narrower type is right. */
 static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t n) {
     float     room[AMPI_PIECE + 16];
     uint32_t *buffer = ampi_align(room);
@@ -3814,8 +3808,8 @@ static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, 
     }
 }
 
-/* A cast of any length, in slices that several threads may share, each in a floating-point
-   environment of its own. In place it goes forwards, by one thread. */
+/* A cast of any length, in slices that threads may share, each in its own floating-point
+   environment. In place it is one slice, cast forwards. */
 static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                           size_t n) {
     const size_t  slice  = dst == src ? n : ampi_min(n, AMPI_STREAM);
@@ -3862,7 +3856,7 @@ typedef struct ampi_preset_row {
     uint32_t rules;
 } ampi_preset_row;
 
-/* ORDER amp_preset, but for NONE. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
+/* ORDER amp_preset, without NONE. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
 #define AMPI_PRESET(preset, grow, rules, ...) {__VA_ARGS__, AMPI_GROW_##grow | (rules)},
 static const ampi_preset_row ampi_presets[] = {
     AMPI_PRESET(DEFAULT, EQUAL, AMPI_REFILL_GOOD | AMPI_SAFE, 65536, 6.103515625e-5f, 16777216,
@@ -3919,13 +3913,13 @@ static int ampi_f64_ok(char *problem, const char *field, const double *x, double
     return ampi_f64_in(x, low, high) || ampi_out(problem, field, *x, bounds);
 }
 
-/* An enum that has no such value. */
+/* Refuses an unknown value of an enum. */
 static amp_result ampi_unknown(char *problem, const char *field, int value) {
     ampi_tell(problem, "%s is %g, which amp.h does not know", field, (double)value);
     return AMP_ERROR_INVALID_ENUM;
 }
 
-/* May the scale be this? min_scale and max_scale, where set, and the laws of the preset. */
+/* May this be the scale? Finite, above 0, and with AMPI_SAFE from min_scale to max_scale. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
     if (!ampi_f32_in(scale) || ampi_load_u32(scale, 0) << 1 == 0u) return 0;
     if (!(s->rules & AMPI_SAFE)) return 1;
@@ -3953,7 +3947,7 @@ static int ampi_scaler_numbers_ok(const amp_scaler_desc *d, char *problem) {
            ampi_f64_ok(problem, "amp_scaler_desc.tolerance", &d->tolerance, 0.0, 1.0, "0 to 1");
 }
 
-/* Are the limits and the first scale such as the preset allows? */
+/* Does the preset allow these limits and this first scale? */
 static int ampi_scaler_limits_ok(const amp_scaler *s, const float *init, char *problem) {
     const ampi_preset_row *safe = &ampi_presets[AMP_PRESET_STATIC];
     if (s->max_scale > 0.0f && s->min_scale > s->max_scale)
@@ -4007,7 +4001,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     t.hysteresis_tracker = t.hysteresis;
     if (preset == AMP_PRESET_FAIRSEQ) t.tolerance = d->tolerance;
 
-    /* a default gives way to limits; in APEX to max_scale any does */
+    /* limits bound a default scale; in APEX, max_scale bounds any */
     if ((!given || preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
         init = t.max_scale;
     if (!given && init < t.min_scale) init = t.min_scale;
@@ -4019,7 +4013,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
 }
 
 #if !defined(AMP_NO_STDLIB) || !defined(AMP_NO_AUTOCAST)
-/* Has nobody chosen anything? */
+/* Is the desc all defaults? */
 static AMPI_NOINLINE int ampi_untouched(const amp_scaler_desc *d) {
     return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
            ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
@@ -4048,8 +4042,7 @@ static amp_result ampi_scaler_ready(const amp_scaler *s) {
     return s->rules ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
-/* Unscale in dst, but for elements that are not finite: a NaN keeps bits that a conversion would
-   not. */
+/* Unscales in place only what is finite: converting would change the bits of a NaN. */
 static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
                                 float factor) {
     size_t i;
@@ -4060,7 +4053,7 @@ static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size
     }
 }
 
-/* Check src and, if dst is given, write it unscaled: as fp32, or in place. */
+/* Checks src and, unless dst is NULL, writes it unscaled: as fp32, or in place. */
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
     const float inv  = ampi_inv_scale(s->scale);
@@ -4133,7 +4126,7 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
 }
 
 /* --------------------------------------------------------------- >>impl  backend
-   What optimizers, states and caches ask of one. */
+   What optimizers, states and caches use of it. */
 
 static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
 #ifndef AMP_NO_STDLIB
@@ -4142,7 +4135,7 @@ static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
     return a->allocate_fn ? a->allocate_fn(a->user, num_bytes) : NULL;
 }
 
-/* Freeing leaves errno: what a caller has to tell is often followed by it. */
+/* Freeing leaves errno as it is, because a caller's report often follows it. */
 static void ampi_release(const amp_allocator *a, void *memory) {
 #ifndef AMP_NO_STDLIB
     const int error = errno;
@@ -4162,7 +4155,7 @@ static int ampi_allocator_ok(const amp_allocator *a) {
     return !a->allocate_fn == !a->release_fn;
 }
 
-/* What callers ask of a backend most. */
+/* The backend functions that callers need most. */
 static amp_result ampi_send(const amp_backend *b, void *dst, const void *src, size_t num_bytes) {
     return b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_BACKEND);
 }
@@ -4172,8 +4165,8 @@ static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_ty
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
 }
 
-/* What ranks, rows and report add to set-up, step and files. Where a room is left out, a macro in
-   its place refuses what asks for the room, and the rest is never called. */
+/* What ranks, rows and report add to set-up, step and files. If AMP_NO_RANKS, _ROWS or _REPORT
+   leaves one out, macros refuse what needs it; the other functions are then never called. */
 typedef struct ampi_archive ampi_archive;
 typedef struct ampi_arena   ampi_arena;
 typedef struct ampi_loading ampi_loading;
@@ -4181,10 +4174,10 @@ typedef struct ampi_state   ampi_state;
 typedef struct ampi_target  ampi_target;
 #ifndef AMP_NO_RANKS
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d); /* may the desc be so? */
-/* in prepare: ranks meet, with what this one has come to. Are tables the same? */
+/* in prepare: ranks exchange their results. Are their tables the same? */
 static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result);
-/* files: which set one names; a set, or what replaces one, is saved; what a set has for this rank
-   is loaded, and ranks meet behind it */
+/* files: read the set that a file names; save a set, or what replaces one; load this rank's share
+   of a set, after which ranks meet */
 static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user);
 #ifndef AMP_NO_STDLIB
 static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result);
@@ -4202,7 +4195,7 @@ static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, am
 #ifndef AMP_NO_ROWS
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t);
 static void       ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-/* a step: add up rows, in front of their check; move these rows; which element is a sum's? */
+/* a step: add up rows before their check; update these rows; find an element of the sums */
 static void       ampi_sum_rows(const amp_plan *plan, ampi_slot *slot);
 static void       ampi_update_rows(const amp_plan *plan, const ampi_slot *slot);
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats);
@@ -4215,13 +4208,13 @@ static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_s
 #endif
 #ifndef AMP_NO_REPORT
 static amp_result ampi_report_ok(const amp_optimizer_desc *d);
-static size_t     ampi_report_room(size_t num_slots); /* host memory behind the plan's tables */
+static size_t     ampi_report_room(size_t num_slots); /* host memory after the plan's tables */
 static void       ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-/* a chunk of a step that is sampled: behind its check, and around its update */
+/* a chunk of a sampled step: after its check, and around its update */
 static void       ampi_sample_grads(ampi_histogram *h, const void *x, amp_dtype type, size_t n);
 static void       ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
                                       size_t begin, size_t n, ampi_histogram *h);
-/* a state: its history; what was is over; send what was loaded */
+/* a state: its history; reset it; send what was loaded */
 static void       ampi_walk_report(ampi_archive *a, const amp_optimizer *opt);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
@@ -4237,7 +4230,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt);
 #define ampi_send_history(opt) AMP_OK
 #endif
 
-/* Something of a desc or a file is of a room that was left out. */
+/* A desc or a file needs code that was left out. */
 static amp_result ampi_left_out(const amp_optimizer_desc *d, const char *what, const char *room) {
     ampi_tell(d->problem, "%s needs what AMP_NO_%s has left out: compile AMP_IMPLEMENTATION "
                           "without it", what, room);
@@ -4262,8 +4255,8 @@ static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", 0, 0, 0.999},
 #define AMPI_FUSED_ALONE " is for fused steps, such as AMP_KIND_ADAMW: desc.kind is AMP_KIND_OWN"
 
 /* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale,
-   or 0; are numbers rounded stochastically? and what a file says: of masters 1 more if models
-   are of fp16, and 0 where they may be any fp32. */
+   or 0; are numbers rounded stochastically? filed: what a file says; of masters 1 more if models
+   are fp16, and 0 if they may be any fp32. */
 enum { AMPI_FILED_F32, AMPI_FILED_KAHAN = 5 };
 typedef struct ampi_format { const char *name; uint8_t size, group, random, filed; } ampi_format;
 static const ampi_format ampi_formats[] = {
@@ -4277,8 +4270,8 @@ static const ampi_format ampi_formats[] = {
 AMPI_STATIC_ASSERT(ampi_formats_are_all,
                    sizeof ampi_formats / sizeof ampi_formats[0] == (size_t)AMP_FORMAT_SR + 1);
 
-/* Numbers are compared in here, in an environment without traps, and only once known to be
-   finite; but compilers may compare first. */
+/* Numbers are compared here, after they are known to be finite, and in an environment without
+   traps, because compilers may compare first. */
 static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char *problem) {
     static const char *const factor = "0 or more, and less than 1";
     static const char *const amount = "0 or more, and finite";
@@ -4305,7 +4298,7 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
     return 1;
 }
 
-/* Is it a row of the list? */
+/* Is it a row of AMP_STORAGE_LIST? */
 static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
 #define AMPI_STORAGE_ROW(name, master, moments) {name, {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
     static const struct { const char *name; amp_storage s; } rows[] = {
@@ -4326,7 +4319,7 @@ static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
     return AMP_ERROR_INVALID_CONFIG;
 }
 
-/* An error, with the one sentence that says what to do. */
+/* An error, with a message of one sentence. */
 static amp_result ampi_refuse(const amp_optimizer_desc *d, amp_result result, const char *text) {
     ampi_tell(ampi_blank(d->problem), "%s", text);
     return result;
@@ -4355,7 +4348,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
-/* What desc asks for. What its pointers lead to may go: nothing follows them any more. */
+/* Copies desc, and its backend, ranks, report and storage, which may go after the call. */
 static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc *d = &opt->desc;
     *d = *desc;
@@ -4370,7 +4363,7 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     if (d->storage) opt->storage = *d->storage;
     opt->reports     = d->report != NULL;
     opt->capacity    = AMP_INLINE_TENSORS;
-    opt->carries     = 1; /* nothing, so far */
+    opt->carries     = 1; /* there are no tensors yet */
     opt->initialized = 1;
 }
 
@@ -4396,7 +4389,7 @@ static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
     return &ampi_entry_of(opt, (size_t)i)->tensor;
 }
 
-/* An error message about a tensor begins. */
+/* Begins an error message about a tensor. */
 static void ampi_tell_tensor(char *problem, size_t i, const char *name) {
     ampi_tell(problem, "tensor %g%s%s%s: ", (double)i, name ? " (" : "", name ? name : "",
               name ? ")" : "");
@@ -4409,7 +4402,7 @@ static amp_result ampi_tensor_problem(const amp_optimizer *opt, size_t i, const 
     return result;
 }
 
-/* Is an optimizer where a call has its place? Before prepare; after it; in no open step; in one. */
+/* May a call be made now? Before prepare; after it; then, in no open step; in one. */
 typedef enum ampi_phase { AMPI_ADDING, AMPI_PREPARED, AMPI_BETWEEN, AMPI_WITHIN } ampi_phase;
 static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     amp_result result = AMP_OK;
@@ -4423,7 +4416,7 @@ static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     return ampi_told(opt->desc.problem, result);
 }
 
-/* Is there a tensor i, too? */
+/* May a call for tensor i be made now? */
 static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i, ampi_phase phase) {
     if (!opt || !opt->initialized || ampi_tensor(opt, i)) return ampi_ready(opt, phase);
     ampi_tell(ampi_blank(opt->desc.problem), "there is no tensor %g", (double)i);
@@ -4439,17 +4432,17 @@ static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_dec
 /* How many moments a tensor with a gradient has. */
 static int ampi_num_moments(const amp_optimizer_desc *d) {
     const ampi_optimizer *o = &ampi_optimizers[d->kind];
-    uint64_t              momentum; /* its bits: a host may have subnormals count as 0 */
+    uint64_t              momentum; /* its bits: a host may treat subnormals as 0 */
     memcpy(&momentum, &d->momentum, 8);
     return momentum << 1 ? o->moments : o->always;
 }
 
-/* Does the caller's optimizer change a tensor? */
+/* Does the caller's own optimizer update this tensor? */
 static int ampi_is_yours(const amp_optimizer *opt, const amp_tensor *t) {
     return opt->desc.kind == AMP_KIND_OWN || t->own;
 }
 
-/* Has a tensor a gradient, now or later? */
+/* Does a tensor have a gradient, now or later? */
 static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_later; }
 
 /* How master and moments of a tensor are stored. */
@@ -4460,7 +4453,7 @@ static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t
     return t->storage ? *t->storage : opt->storage;
 }
 
-/* What a tensor must not be, and the error if it is; the last row is true, and AMP_OK. */
+/* A list of what a tensor must not be, and its errors; the last row is true, with AMP_OK. */
 typedef struct ampi_refusal { int is; amp_result result; const char *text; } ampi_refusal;
 
 static amp_result ampi_refuse_tensor(const amp_optimizer *opt, size_t i, const char *name,
@@ -4568,7 +4561,7 @@ static amp_tensor ampi_tensor_at(const amp_tensor *whole, const amp_tensor *one,
     return t;
 }
 
-/* All of them, or none. (A flat array of one is a tensor, but for its rows.) */
+/* Adds all of them, or none. (A flat array of one is a tensor, except that it has no rows.) */
 static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
                                    const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
@@ -4624,7 +4617,7 @@ static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n)
 
 static uint64_t ampi_groups(uint64_t n) { return n / AMPI_GROUP + (n % AMPI_GROUP != 0); }
 
-/* What a rank has of a tensor: a run of whole chunks, but for the tensor's last one. */
+/* A rank's shard of a tensor: whole chunks in a row. The tensor's last may be shorter. */
 typedef struct ampi_shard { uint64_t begin, end; } ampi_shard;
 
 /* Where shard k of count begins in a tensor of n elements. */
@@ -4634,9 +4627,9 @@ static uint64_t ampi_shard_begin(uint64_t n, uint64_t k, uint64_t count) {
     return at < chunks ? at * AMPI_CHUNK : n;
 }
 
-/* A rank's shard of a tensor of n elements, with so many in front of it. A rank has as many
-   chunks as if those of all tensors were dealt out to one rank after the other, so that the
-   ranks' shares of any tensors in a row are alike. */
+/* A rank's shard of a tensor of n elements, with so many elements before it. A rank has as many
+   chunks as if those of all tensors were dealt out to the ranks in turn, so that the ranks'
+   shares of any tensors in a row are alike. */
 static ampi_shard ampi_shard_of_rank(uint64_t before, uint64_t n, uint64_t rank, uint64_t count) {
     const uint64_t k = (rank + count - ampi_chunks(before) % count) % count;
     ampi_shard      p;
@@ -4645,8 +4638,8 @@ static ampi_shard ampi_shard_of_rank(uint64_t before, uint64_t n, uint64_t rank,
     return p;
 }
 
-/* Is the gradient of a tensor one of few rows? And how many sums may there be? (Rows that are
-   not there have those of one that may be: in an empty table, too.) */
+/* Is a tensor's gradient of few rows? How many elements may its sums have? (An empty table has
+   room for one row, because rows outside it are summed, too.) */
 static int ampi_has_rows(const ampi_entry *e) {
     return e->rows.row_length && ampi_learns(&e->tensor);
 }
@@ -4662,7 +4655,7 @@ static void ampi_set_format(ampi_stored *s, amp_format format) {
     s->size   = ampi_formats[format].size;
 }
 
-/* Fill in a slot, but for what has its place in the arena. */
+/* Fills in a slot, except what the arena holds. */
 static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64_t before,
                            ampi_slot *slot) {
     const amp_optimizer_desc *d     = &opt->desc;
@@ -4697,9 +4690,9 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64
     slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* The model copy of a tensor, if it is the optimizer's own: of desc.dtype, or (wide) of fp32,
-   which keep_fp32 has in shards. In a flat array keep_fp32 leaves a hole. cuBLAS looks at
-   alignments up to 256 bytes, which shall not depend on what else there is. */
+/* Places a tensor's model copy, if it is the optimizer's own: in desc.dtype, or (wide) in fp32,
+   for keep_fp32 in shards. In a flat array keep_fp32 leaves a gap. cuBLAS looks at alignments up
+   to 256 bytes, which must not depend on other tensors. */
 static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int wide,
                              ampi_slot *s, ampi_arena *arena) {
     const amp_dtype type  = wide ? AMP_F32 : opt->desc.dtype;
@@ -4712,7 +4705,7 @@ static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int 
     if (keeps == wide) s->model = ampi_to(here, s->model_type, (size_t)s->first);
 }
 
-/* n elements of tensor e in their format, and scales of groups. */
+/* Places n elements of tensor e in their format, and scales of groups. */
 static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_stored *s) {
     if (s->format == AMP_FORMAT_F32) s->data = ampi_floats_of(arena, e, n);
     else if (s->size) s->data = ampi_take(arena, (size_t)n, s->size, 64);
@@ -4720,26 +4713,26 @@ static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_
         s->scale = (uint8_t *)ampi_take(arena, (size_t)ampi_groups(n), 1, 64);
 }
 
-/* All of the model copy of which a slot has a shard. */
+/* The whole model copy of which a slot has a shard. */
 static void *ampi_whole_model(const ampi_slot *s) {
     const size_t size = amp_dtype_size(s->model_type);
     return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
 }
 
-/* How many chunks slot i has; of few rows, how many its sums may have. */
+/* The number of chunks of slot i; if sparse, the most that its sums may have. */
 static uint64_t ampi_slot_chunks(const amp_optimizer *opt, size_t i) {
     const ampi_entry *e = ampi_entry_of(opt, i);
     return ampi_chunks(ampi_has_rows(e) ? ampi_most_sums(e) : opt->plan->host_slots[i].n);
 }
 
-/* Is i the k-th slot in the order of chunks? k goes through all slots twice: own ones are the last,
-   so that what is done to these, and to all others, is done to chunks in a row. */
+/* Is slot i the k-th in the order of chunks? k goes through all slots twice; own ones come in the
+   second half, so that the chunks of either kind are in a row. */
 static int ampi_is_kth(const amp_plan *plan, size_t k, size_t *i) {
     *i = k % plan->num_slots;
     return plan->host_slots[*i].own == (k >= plan->num_slots);
 }
 
-/* Fill in the slots, but for what has its place in the arena, and count. */
+/* Fills in the slots, except what the arena holds, and counts. */
 static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     const int moments  = ampi_num_moments(&opt->desc);
     uint64_t  elements = 0, before = 0;
@@ -4769,14 +4762,14 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->split = 0;
 }
 
-/* Arrays of tensors, in the order in which they lie in backend memory: one kind after the other,
-   so that those of a flat array are one. */
+/* Arrays of tensors, in the order of backend memory: one kind after the other, so that those of a
+   flat array have no gaps. */
 typedef enum ampi_array {
     AMPI_ARRAY_MODEL, AMPI_ARRAY_FP32_MODEL, AMPI_ARRAY_MASTER, AMPI_ARRAY_GRAD,
     AMPI_ARRAY_FIRST_MOMENT, AMPI_ARRAY_SECOND_MOMENT
 } ampi_array;
 
-/* The array of slot i that is of this kind, if it is the optimizer's own. */
+/* Places slot i's array of this kind, if it is the optimizer's own. */
 static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind,
                              ampi_arena *arena) {
     const ampi_entry *e      = ampi_entry_of(opt, i);
@@ -4800,8 +4793,8 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
     }
 }
 
-/* Fill in the plan and its host_slots, and give everything in backend memory its place behind
-   base; if that is NULL, to learn how many bytes it takes. */
+/* Fills in the plan and its host_slots, and gives everything in backend memory its place after
+   base. If base is NULL, it only finds the number of bytes. */
 static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *base,
                               size_t *num_bytes) {
     const size_t count = plan->num_slots;
@@ -4850,7 +4843,7 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
     else ampi_release(a, block);
 }
 
-/* What a backend returns; it refuses what only CUDA's does. */
+/* A backend's result. Only CUDA's is AMP_ERROR_UNSUPPORTED, while a stream is captured. */
 static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
     if (result != AMP_ERROR_UNSUPPORTED) return ampi_told(opt->desc.problem, result);
     return ampi_refuse(&opt->desc, result,
@@ -4858,14 +4851,13 @@ static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
                        "the capture or after");
 }
 
-/* Bring num_bytes from backend memory to the host, when everything before has been done. */
+/* Copies num_bytes from backend memory to the host, after all work that is queued. */
 static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
                                  size_t num_bytes) {
     const amp_backend *b = &opt->backend;
     return ampi_captured(opt, b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST));
 }
 
-/* The slot of every chunk. */
 static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     const amp_plan *plan = opt->plan;
     uint32_t        piece[AMPI_PIECE];
@@ -4885,7 +4877,7 @@ static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* n elements from src, fp32, to a model and what its master is beside it, unless that has no
+/* Writes n fp32 elements of src to a model and to what its master stores, unless that has no
    data; if src is NULL, the master is made from the model. */
 static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
                                 const ampi_stored *master, const void *src, size_t n) {
@@ -4898,7 +4890,7 @@ static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype typ
     return ampi_cast_on(b, model, type, src, AMP_F32, n);
 }
 
-/* A tensor's master, and all of its model copy (other ranks' ranges as they round them). */
+/* Writes a tensor's master and whole model copy (ranges of other ranks as they round them). */
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const amp_dtype type = s->model_type;
     const size_t    n    = (size_t)s->n;
@@ -4910,8 +4902,8 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     return ampi_write_on(b, s->model, type, &s->master, src, n);
 }
 
-/* A weight that was copied and that no step writes again becomes NaN: whoever goes on reading
-   it, in place of the model, is told at once. */
+/* A weight that was copied, and that no step writes again, becomes NaN: code that goes on reading
+   it, in place of the model, fails at once. */
 static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t n) {
     uint32_t nan[AMPI_PIECE];
     size_t   i, done = ampi_min(n, AMPI_PIECE);
@@ -4920,11 +4912,11 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
     for (; done < n; done += i) {
         i = ampi_min(n - done, done);
         AMPI_TRY(ampi_cast_on(b, weight + done, AMP_F32, weight, AMP_F32, i));
-    } /* wait: it may be freed now */
+    } /* wait: the caller may free it now */
     return b->functions->copy_fn(b, nan, weight, ampi_min(n, 1) * sizeof *nan, AMPI_TO_HOST);
 }
 
-/* The tables to where kernels read them. */
+/* Copies the tables to where kernels read them. */
 static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
     const amp_backend        *b = &opt->backend;
@@ -4961,7 +4953,7 @@ static void ampi_count_grads(amp_plan *plan) {
     }
 }
 
-/* Memory of a tensor: no step can have it twice. Of no bytes, it begins and ends at 0. */
+/* The memory of an array, which no other may share. An empty one begins and ends at 0. */
 typedef struct ampi_range { uintptr_t begin, end; } ampi_range;
 
 static ampi_range ampi_range_of(const void *begin, uint64_t n, amp_dtype type) {
@@ -4972,8 +4964,8 @@ static ampi_range ampi_range_of(const void *begin, uint64_t n, amp_dtype type) {
     return r;
 }
 
-/* Is all memory that a step reads or writes apart? Of ranks, gradients are but flags. Each range
-   meets all before it: of 1,000 tensors in 5 ms, of 10,000 in half a second, once. */
+/* Do no two arrays of a step overlap? (In shards, gradients are only flags.) Each range is
+   compared with all before it, once: 5 ms for 1,000 tensors, half a second for 10,000. */
 static amp_result ampi_apart(const amp_optimizer *opt) {
     static const char *const what[] = {"weight", "model", "grad"};
     char       *problem = opt->desc.problem;
@@ -5001,7 +4993,7 @@ static amp_result ampi_apart(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Room for the tables on the host, and what is known before memory has its places. */
+/* Allocates the host's tables, and fills in what is known before memory is laid out. */
 static amp_result ampi_new_plan(amp_optimizer *opt) {
     const amp_optimizer_desc *d      = &opt->desc;
     const size_t              header = (sizeof(amp_plan) + 63) / 64 * 64;
@@ -5034,7 +5026,7 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Has a scaler of another owner been initialized? */
+/* Has a shared scaler been initialized? */
 static amp_result ampi_shared_ok(const amp_optimizer *opt) {
     amp_scaler shared;
     if (!opt->desc.shared_scaler) return AMP_OK;
@@ -5044,7 +5036,7 @@ static amp_result ampi_shared_ok(const amp_optimizer *opt) {
                        "desc.shared_scaler is not initialized: call amp_scaler_init");
 }
 
-/* Take memory, give all in it its place, and write its tables. */
+/* Allocates backend memory, lays it out, and writes the tables. */
 static amp_result ampi_build(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
     char      *base = NULL;
@@ -5060,8 +5052,8 @@ static amp_result ampi_build(amp_optimizer *opt) {
     return result;
 }
 
-/* What tensors begin with, when amp.h refuses nothing any more: also in arrays of the caller. A
-   backend may fail still, so weights are spoiled when all have been read. */
+/* Writes the first masters and models, also to arrays of the caller, when amp.h refuses nothing
+   any more. A backend may still fail, so weights are spoiled after all have been read. */
 static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     const amp_backend *b = &opt->backend;
     size_t             i;
@@ -5075,7 +5067,7 @@ static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Release what prepare has taken. */
+/* Releases what prepare has allocated. */
 static void ampi_unbuild(amp_optimizer *opt) {
     ampi_block_free(&opt->backend, &opt->desc.allocator, opt->backend_memory);
     ampi_release(&opt->desc.allocator, opt->plan);
@@ -5092,7 +5084,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     if (opt->ranks.count && opt->ranks.reduce_fn) result = ampi_same_tables(opt, result);
     if (result == AMP_OK) result = ampi_fill_tensors(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
-    else opt->pending = AMP_OK; /* what a begin_step before it has told */
+    else opt->pending = AMP_OK; /* from a begin_step before prepare */
     return ampi_told(opt->desc.problem, result);
 }
 
@@ -5125,7 +5117,7 @@ static void ampi_bind_slots(ampi_slot *slots, size_t count, float *const *weight
         ampi_bind(&slots[i], weights ? weights[i] : NULL, grads ? grads[i] : NULL);
 }
 
-/* Slots [first, first + count) to new addresses, all or none. */
+/* Gives slots [first, first + count) new addresses, or none of them. */
 static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                               float *const *weights, void *const *grads) {
     amp_plan *plan;
@@ -5153,7 +5145,7 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
     return ampi_rebind(opt, 0, opt ? opt->num_entries : 0, weights, grads);
 }
 
-/* Model copies from masters, or from what rebind has brought in their place. */
+/* Writes model copies from masters, or from weights that rebind has brought instead. */
 static amp_result ampi_write_models(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; i < opt->plan->num_slots; i++) {
@@ -5228,19 +5220,19 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt) {
 AMPI_COLD_END
 
 /* ------------------------------------------------------------------ >>impl  step
-   The way of one gradient through a step on the CPU. (On a GPU the kernels of amp_kernels.cu stand
-   in the place of the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
-     amp_optimizer_step    ampi_fused_step: may there be one? the learning rate goes along
-       check               ampi_cpu_check, of a tensor ampi_check_slot, of 16384 elements
+   How a gradient goes through a step on the CPU. (On a GPU the kernels of amp_kernels.cu replace
+   the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
+     amp_optimizer_step    ampi_fused_step: may it begin? The plan takes the learning rate
+       check               ampi_cpu_check; a tensor: ampi_check_slot; 16384 elements:
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
-                           ampi_sum_chunks (ranks.reduce_fn: behind it if whole, else before it)
+                           ampi_sum_chunks (ranks.reduce_fn: after it if whole, else before it)
        decide              ampi_decide: norm, clip factor, gate, next scale
        update              ampi_cpu_update, ampi_update_slot, ampi_step_chunk: read again, unscale,
                            optimizer, master, model copy, by the tier
        publish             zero_grad; ampi_publish: the next scale is the scale
      With an optimizer of your own, begin_step is check, decide and an update that only unscales;
-     end_step writes the model copies and publishes. Where some tensors are own, it is the update
-     of all others, too. */
+     end_step writes the model copies and publishes. If some tensors are own, end_step also
+     updates all others. */
 
 static amp_result ampi_cpu_copy(const amp_backend *self, void *dst, const void *src,
                                 size_t num_bytes, ampi_copy direction) {
@@ -5336,13 +5328,13 @@ static double ampi_sum_chunks(const amp_plan *plan) {
     return lanes[0];
 }
 
-/* Chunks from which on threads share a tensor. In a cache of a Zen 4 (two cores of a virtual
-   machine) one thread steps 11.5 us a chunk; two that wait actively take .78 of one thread's time
-   for two chunks, .71 for four, .61 for eight. To wake one that sleeps takes 100 us and more there:
-   neither two nor eight chunks are worth that. */
+/* The number of chunks from which on threads share a tensor. On a Zen 4 (two cores of a virtual
+   machine), in its cache, one thread takes 11.5 us a chunk. Two that wait actively take .78 of
+   its time for two chunks, .71 for four, .61 for eight. To wake one that sleeps takes 100 us and
+   more there, which neither two nor eight chunks are worth. */
 enum { AMPI_SHARED = 4 };
 
-/* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
+/* Checks one tensor, chunk by chunk. Threads may share the chunks, since no result depends on who
    does which. Every thread sets its own floating-point environment. */
 static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogram *histogram) {
     const amp_dtype type    = slot->grad_type;
@@ -5410,7 +5402,7 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     return AMP_OK;
 }
 
-/* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
+/* Writes elements [i, i + n) of a gradient again, from the unscaled ones. */
 static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
     const amp_dtype type   = slot->grad_type;
     const float     factor = ampi_carry_factor(plan);
@@ -5423,8 +5415,8 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     }
 }
 
-/* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once
-   and unscaled on the way; all of one key at a time. */
+/* Updates elements [i, i + n) of a tensor by its gradient's elements from `from` on, which are
+   read once and unscaled on the way. Each call of step has one key of random bits. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
                                           size_t from, size_t n) {
     const ampi_control *c    = plan->control;
@@ -5455,7 +5447,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
 static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job job, size_t i,
                               size_t n) {
     switch (job) {
-    case AMPI_JOB_DECIDE: break; /* is of no chunk */
+    case AMPI_JOB_DECIDE: break; /* has no chunks */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, s, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
@@ -5506,7 +5498,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
         else if (ends && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size(slot->grad_type));
     }
-    if (watch) /* for the next */
+    if (watch) /* for the next sample */
         memset(ampi_histogram_of(plan, ~plan->record->which, 0), 0,
                plan->num_slots * sizeof *plan->histograms);
     if (ends) ampi_publish(plan);
@@ -5514,8 +5506,8 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     return AMP_OK;
 }
 
-/* n elements of count gradients, in pairs down to runs of them, which are added one after the
-   other; if there are several runs sums are 0, and n is at most AMPI_LANES. */
+/* Adds n elements of count gradients, in pairs down to runs, which are added in order. If there
+   are several runs, sums begin as 0, and n is at most AMPI_LANES. */
 static AMPI_NOINLINE void ampi_sum_grads(float *sums, const void *grads, size_t stride,
                                          size_t count, size_t run, amp_dtype type, size_t n) {
     float  later[AMPI_LANES];
@@ -5530,7 +5522,7 @@ static AMPI_NOINLINE void ampi_sum_grads(float *sums, const void *grads, size_t 
     ampi_loops_now()->accumulate(sums, later, AMP_F32, 0, n);
 }
 
-/* A tree of its own beside what is there: earlier sums are no half of it. */
+/* Adds a tree to sums. What is in sums before is no part of the tree. */
 static AMPI_NOINLINE void ampi_add_tree(float *sums, const void *grads, size_t stride,
                                         size_t count, size_t run, amp_dtype type, size_t n) {
     float all[AMPI_LANES];
@@ -5550,7 +5542,7 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
     const int     shared = pieces > 1 && n >= (size_t)AMPI_SHARED * AMPI_CHUNK / count;
     int64_t       c;
     (void)self;
-    (void)shared; /* but by OpenMP */
+    (void)shared; /* OpenMP alone uses it */
     AMPI_OPENMP(omp parallel for schedule(static) if (shared))
     for (c = 0; c < pieces; c++) {
         const size_t i = (size_t)c * piece;
@@ -5573,7 +5565,7 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
-/* Elements of a moment from their storage format. */
+/* Decodes elements of a moment. */
 static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
                                              size_t n) {
     const uint8_t *code = (const uint8_t *)m->data;
@@ -5590,7 +5582,7 @@ static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, f
 
 AMPI_COLD_BEGIN
 
-/* One job of a step, of all tensors. */
+/* Does one job of a step, on all tensors. */
 static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
     const amp_backend *b = &opt->backend;
     return ampi_told(opt->desc.problem, b->functions->update_fn(b, opt->plan, job));
@@ -5614,7 +5606,7 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
     }
     if (opt->ranks.whole) return AMP_OK;
     if (!opt->ranks.count && (!opt->plan->num_weights || opt->plan->num_grads)) return AMP_OK;
-    for (i = 0; i < opt->num_entries; i++) { /* of all ranks, or some would wait for others */
+    for (i = 0; i < opt->num_entries; i++) { /* of all ranks, or some would wait */
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         weights += t->n != 0;
         learns += t->n && ampi_learns(t);
@@ -5626,8 +5618,8 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
-/* A check, with the ranks' meeting in the middle if there is one. Who has never asked for the
-   loss scale has not multiplied by it, and would get steps of 1 / scale of their size. */
+/* A check; ranks reduce in the middle. A trainer that has never read the loss scale has not
+   multiplied by it; its steps would be 1 / scale of the right size. */
 static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
@@ -5653,7 +5645,7 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, co
 }
 
 /* With first_step above 0, AdamW's steps from moments of 0 would be wrong and look right. (Empty
-   ranges count, or some ranks would wait for others.) */
+   ranges count, too, or some ranks would wait for others.) */
 static amp_result ampi_has_moments(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; opt->desc.first_step && i < opt->num_entries; i++) {
@@ -5666,7 +5658,7 @@ static amp_result ampi_has_moments(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* May tensors of a fused kind be updated, by this learning rate? NULL: the one that is there. */
+/* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. */
 static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
     AMPI_TRY(ampi_has_moments(opt));
     if (lr) return ampi_check_rate(opt, "lr", lr);
@@ -5743,7 +5735,7 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     return ampi_run_job(opt, AMPI_JOB_CARRY);
 }
 
-/* lr travels in the plan, to where the check ends; NULL: the one that is there. */
+/* lr is passed in the plan, to the end of the check; NULL: the one in backend memory. */
 static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     amp_plan *plan;
     AMPI_TRY(ampi_can_step(opt, 1));
@@ -5776,7 +5768,7 @@ AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
 
 AMP_DEF float *amp_optimizer_lr_ptr(amp_optimizer *opt) {
     if (!opt || !opt->plan) return NULL;
-    opt->plan->has_lr = 1; /* whoever asks is going to write one */
+    opt->plan->has_lr = 1; /* the caller is going to write one */
     return &opt->plan->control->rates.lr;
 }
 
@@ -5797,11 +5789,11 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     status->skipped     = c.skipped;
     status->skipped_in_a_row = c.skipped_in_a_row;
     status->missed_updates = c.missed_updates;
-    opt->plan->asked       = 1; /* loss_scale is among it */
+    opt->plan->asked       = 1; /* it includes loss_scale */
     return AMP_OK;
 }
 
-/* Which element of the tensor is that of a rank's shard, or of the sums of its rows? */
+/* Turns an element of a rank's shard, or of the sums of rows, into that of the tensor. */
 static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     const ampi_slot *s = &opt->plan->host_slots[i];
     stats->first_nonfinite += s->first;
@@ -5816,7 +5808,7 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
-/* A moment of a slot to the host, or from there: one of both is NULL. Of 8 bits, to it alone. */
+/* Copies a moment to the host, or from it; the other pointer is NULL. 8 bits only to it. */
 static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *slot, int second,
                                    float *to, const float *from) {
     const amp_backend *b    = &opt->backend;
@@ -5842,7 +5834,7 @@ static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *sl
     return AMP_OK;
 }
 
-/* May both be read, or (set) written? */
+/* May both moments be read, or (set) written? */
 static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, const float *first,
                                   const float *second) {
     const ampi_slot   *s     = &opt->plan->host_slots[i];
@@ -5875,7 +5867,7 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
     AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
-    /* refused in a capture, which a copy of few bytes would go into */
+    /* fails during a capture, into which a copy of few bytes would go */
     AMPI_TRY(ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate));
     slot = &opt->plan->host_slots[i];
     if (slot->moment[1].data && !gate.step)
@@ -5899,26 +5891,26 @@ AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  state
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
-   body      kind, tensors; in a shard rank and number of ranks; scaler; control; of each tensor its
+   body      kind, tensors; in a shard rank and number of ranks; scaler; control; each tensor's
              size, storage, options and name; with AMPI_FILE_SEED desc.seed, with _REPORT a report
-             (ampi_walk_report); then of each tensor its masters, fp32, and moments as they are
-             stored: in a shard the rank's
+             (ampi_walk_report); then each tensor's masters, in fp32, and moments as they are
+             stored; in a shard those of the rank
    trailer   u64 sum of the body
 
-   A set of files has one of each rank (_SHARD) and one that names them (_SET), whose body is an
-   ampi_set: its word of content is the sum of what ends the bodies of all its shards, so that no
-   file of another run or moment takes a place in it.
+   A set of files has a shard of each rank (_SHARD) and a file that names them (_SET), whose body
+   is an ampi_set. Its content is the sum of its shards' trailers, so that no file of another run
+   or step is taken for one of the set.
 
-   Version 6 is 0.7.0's, which takes a file with AMPI_FILE_OWN (some tensors are own) for a newer
-   one. 0.6.0 had no flags: it wrote version 4, or 5 of shards and sets, to which 256 was added
-   for a report and 512 for a seed. A tensor's storage was one number, and a set had no word of
-   content. Versions 1 to 3 came before it and are refused.
+   0.7.0 wrote version 6, too, but a file with AMPI_FILE_OWN (some tensors are own) is newer to it.
+   0.6.0 had no flags: it wrote version 4, or 5 for shards and sets, and added 256 for a report and
+   512 for a seed. A tensor's storage was one number, and a set had no content. Versions 1 to 3 are
+   older and are refused.
 
-   Little-endian. Every number of a body takes eight bytes, names and arrays are padded to eight.
-   A sum takes eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so
+   All is little-endian. Numbers of a body take eight bytes; names and arrays are padded to eight.
+   A sum takes eight bytes at a time: h = (h ^ x) * odd, then h ^= h >> 32. Both can be undone, so
    that no change within eight bytes goes unseen. */
 
-enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
+enum { AMPI_STATE_NAME = 48 }; /* of a name, as much as messages show */
 enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLDEST = 4 /* that is read */ };
 enum { AMPI_FILE_SHARD = 1, AMPI_FILE_SET = 2, AMPI_FILE_REPORT = 4, AMPI_FILE_SEED = 8,
        AMPI_FILE_OWN = 16, AMPI_FILE_FLAGS = 31 };
@@ -5930,8 +5922,8 @@ AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
 
-/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one step
-   from each other, so that none is written over. */
+/* A set of files, one of each rank; if ranks is 0, there is none. Sets of one step differ in
+   their edition, so that none overwrites another. */
 typedef struct ampi_set { uint64_t step, edition, ranks, content; } ampi_set;
 
 struct ampi_archive {
@@ -5939,20 +5931,20 @@ struct ampi_archive {
     unsigned char *room;       /* of a block, for models and low bits                           */
     ampi_walk      walk;
     uint32_t       version, flags;
-    uint64_t       rank, ranks; /* whose shard it is, as the file of a shard says              */
+    uint64_t       rank, ranks; /* whose shard it is; a shard's file says it                   */
     ampi_set       set;        /* that the file names                                           */
-    uint64_t       body;       /* how many bytes it has in the file                             */
+    uint64_t       body;       /* its bytes in the file                                         */
     amp_write_fn   write_fn;
     void          *user;
     unsigned char *bytes;      /* saving: a block not yet written; verifying, loading: the body */
-    size_t         used, size; /* of it; size: there is no more of the body than this           */
+    size_t         used, size; /* of bytes; size: bytes of the body that were read              */
     uint64_t       count, sum;
-    uint64_t       tables;     /* bytes of the body in front of masters and moments             */
-    uint64_t       common;     /* hash of the numbers and names that all ranks have alike        */
-    amp_result     result;     /* the first error; nothing moves after it                       */
+    uint64_t       tables;     /* bytes of the body before masters and moments                  */
+    uint64_t       common;     /* hash of numbers and names that are the same on all ranks       */
+    amp_result     result;     /* the first error; it stops the walk                            */
 };
 
-/* What is saved beside masters and moments; the scaler in control, also a shared one. */
+/* What is saved besides masters and moments; control has the scaler, also a shared one. */
 struct ampi_state {
     ampi_control control;
     uint32_t     has_lr;
@@ -5988,7 +5980,7 @@ static void ampi_flush(ampi_archive *a) {
 
 AMPI_COLD_BEGIN
 
-/* A number of the file that is none that amp.h writes. */
+/* The file has a number that amp.h never writes. */
 static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const char *bounds) {
     char room[AMPI_DECIMALS];
     if (a->result != AMP_OK) return;
@@ -5997,7 +5989,7 @@ static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const ch
               ampi_digits(room, x), bounds);
 }
 
-/* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL if they do not matter. */
+/* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL: nothing to copy. */
 static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     const size_t   padded = (num_bytes + 7) / 8 * 8;
     unsigned char *at;
@@ -6046,7 +6038,7 @@ static void ampi_number(ampi_archive *a, void *number, size_t size, int own, con
 #define AMPI_NAMED_3(a, p, x, y, z) \
     (AMPI_NAMED(a, p, x), AMPI_NAMED(a, p, y), AMPI_NAMED(a, p, z))
 
-/* The file is not this optimizer's: what differs, once. */
+/* The file is not this optimizer's: tells what differs. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
     char room[2][AMPI_DECIMALS];
     a->result = AMP_ERROR_MISMATCH;
@@ -6061,13 +6053,13 @@ static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
     if (x != expected && a->result == AMP_OK) ampi_differs(a, what, x, expected);
 }
 
-/* The name that stands next in a body that is being verified, or as much as there is room for. */
+/* Tells the next name of a body that is being verified, as far as there is room. */
 static void ampi_tell_name(ampi_archive *a, uint64_t length) {
     const size_t left = ampi_min(a->size - a->used, AMPI_STATE_NAME - 1);
     const size_t n    = length < left ? (size_t)length : left;
     char         text[AMPI_STATE_NAME] = {0};
     size_t       i;
-    for (i = 0; i < n; i++) /* whatever a file may hold */
+    for (i = 0; i < n; i++) /* a file may hold anything */
         text[i] = a->bytes[a->used + i] < ' ' ? '?' : (char)a->bytes[a->used + i];
     a->result = AMP_ERROR_MISMATCH;
     ampi_tell(a->opt->desc.problem, "its name in the file is \"%s\"", text);
@@ -6105,11 +6097,11 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
     }
 }
 
-/* An array of a slot, and the bytes of an element in the file: of a master that is coded beside
-   a model 4; grouped: of a scale for each group. */
+/* An array of a slot. size: of an element in the file, 4 for a coded master; grouped: one a
+   group. */
 typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_section;
 
-/* From backend memory to save, or to it to load. */
+/* Copies from backend memory to save, and to it to load. */
 static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_bytes) {
     const amp_backend *b    = &a->opt->backend;
     const int          save = a->walk == AMPI_SAVE;
@@ -6118,7 +6110,7 @@ static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_b
                                           save ? AMPI_TO_HOST : AMPI_TO_BACKEND);
 }
 
-/* n elements of a section, saved to memory at, or loaded from it. */
+/* Saves n elements of a section to memory at, or loads them from it. */
 static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                             size_t from, unsigned char *at, size_t n) {
     const ampi_stored *master = &slot->master;
@@ -6142,13 +6134,13 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     ampi_fp_end(fp);
 }
 
-/* The elements of a tensor that a file has, of which some are stored here. A file that is saved
-   has just these. */
+/* Walks the elements of a tensor that a file has, of which some are stored here. A file that is
+   saved has exactly these. */
 static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                               ampi_shard file) {
     ampi_shard own = {slot->first, slot->first + slot->n};
     uint64_t  piece;
-    if (s->grouped) { /* a whole number of them, or all */
+    if (s->grouped) { /* shards end with a group, or with the tensor */
         own.begin  = ampi_groups(own.begin);
         own.end    = ampi_groups(own.end);
         file.begin = ampi_groups(file.begin);
@@ -6183,12 +6175,12 @@ static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_shard 
 
 AMPI_COLD_BEGIN
 
-/* What files call formats of masters and moments. */
+/* Names of masters' and moments' formats, by the numbers of files. */
 static const char *const ampi_filed_masters[] = {"fp32 or split", "24bit", "24bit of fp16", "sr",
                                                  "sr of fp16", "kahan", "kahan of fp16"};
 static const char *const ampi_filed_moments[] = {"fp32", "bf16", "8bit"};
 
-/* The file has another storage format: its name, and ours. */
+/* The file has another storage format: tells both names. */
 static void ampi_stores_other(ampi_archive *a, const char *what, const char *const *names,
                               size_t count, uint64_t theirs, uint64_t ours) {
     a->result = AMP_ERROR_MISMATCH;
@@ -6202,9 +6194,8 @@ static void ampi_stores_other(ampi_archive *a, const char *what, const char *con
             &a->opt->desc, "the file's desc.storage, or amp_tensor.storage,", "STORAGE");
 }
 
-/* Which moments a tensor has, and 4 if it is own; how they and its masters are stored. An
-   optimizer with masters of fp32 loads those of all formats, but not 0.6.0's KAHAN, which had two
-   words for each. */
+/* Which moments a tensor has, and 4 if it is own; formats of moments and masters. Fp32 masters
+   are loaded from all formats, except from 0.6.0's KAHAN, which had two words for each. */
 static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t has     = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u) |
                              (slot->own ? 4u : 0u);
@@ -6254,10 +6245,10 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     slot->weight_decay = weight_decay;
 }
 
-/* The numbers in front of tensors, in the order of a file, and the least and the most that a run
-   can have: of floats their bits, which are in the order of what is not negative. Types: i, u 4
-   bytes and n 8, integers, of which u is a rank's own; f and d floats, F and D those that users
-   may set to -0. */
+/* The numbers before the tensors, in the order of a file, with the least and the most that a run
+   can have. Of floats these are bits, whose order is that of numbers that are not negative.
+   Types: integers of 4 bytes, i and u (ranks may differ), and of 8, n; floats f and d, and F and
+   D, which users may set to -0. */
 typedef struct ampi_field {
     const char *name;
     size_t      at; /* in ampi_state */
@@ -6316,7 +6307,7 @@ static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
     }
 }
 
-/* The number of a field that has such bits. */
+/* Prints the number of a field that has these bits. */
 static void ampi_tell_bits(char *problem, const ampi_field *f, uint64_t bits) {
     char   room[AMPI_DECIMALS];
     double x = (double)ampi_f32_from_bits((uint32_t)bits);
@@ -6343,20 +6334,20 @@ static int ampi_fields_ok(const ampi_state *state, char *problem) {
     return 1;
 }
 
-/* Is this norm one of a check? 0 to inf; or 0 * inf, where the scale and all gradients were 0. */
+/* Can a check find this norm? 0 to inf; or 0 * inf, if the scale and all gradients were 0. */
 static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_factor) {
     const uint64_t bits = ampi_bits_at(norm, 8);
     return bits <= AMPI_F64_INF || (bits << 1 > AMPI_F64_INF << 1 && inv_scale == AMPI_F32_INF &&
                                     clip_factor == AMPI_F32_ONE);
 }
 
-/* The body of a file that names a set: until version 5 without its content. */
+/* The body of a file that names a set; before version 6 it has no content. */
 static void ampi_walk_set(ampi_archive *a) {
     AMPI_NAMED_3(a, &a->set, step, edition, ranks);
     if (a->version >= 6) AMPI_NAMED(a, &a->set, content);
 }
 
-/* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
+/* Walks the whole body. Sizes and names are the optimizer's: a file cannot lead out of arrays. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     uint64_t        before = 0, common;
@@ -6374,7 +6365,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->flags & AMPI_FILE_SEED) AMPI_NAMED(a, &state->control, seed);
     common = a->common;
     if (a->flags & AMPI_FILE_REPORT) ampi_walk_report(a, opt);
-    a->common = common; /* a report is of one rank */
+    a->common = common; /* reports of ranks differ */
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const uint64_t n = ampi_tensor(opt, (int)i)->n;
@@ -6384,7 +6375,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     }
 }
 
-/* What is in backend memory of an optimizer between two steps. */
+/* Reads what backend memory has of an optimizer between two steps. */
 static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     state->has_lr = opt->plan->has_lr != 0;
@@ -6392,7 +6383,7 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
 }
 
-/* Count the body that version and flags tell of, and of a rank: its own, where a->ranks is 0. */
+/* Counts the body by version and flags. A shard is a->rank's, or if a->ranks is 0 this rank's. */
 static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     a->opt = opt;
     if (!(a->flags & AMPI_FILE_SHARD)) {
@@ -6405,7 +6396,7 @@ static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_sta
     ampi_walk_state(a, opt, state);
 }
 
-/* The header of a body of so many bytes. */
+/* Writes the header of a body of size bytes. */
 static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size) {
     memcpy(header, "AMPSTATE", 8);
     ampi_put_le(header + 8, (uint64_t)flags << 32 | AMPI_STATE_VERSION);
@@ -6413,9 +6404,8 @@ static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size
     ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
 
-/* Is this a scaler that amp_scaler_init, updates and what users may write could have made, if
-   each field is in its bounds? Scale and next_scale need not be finite, but one is the other
-   rounded. */
+/* Can amp_scaler_init, updates and users have made this scaler, if each field is in its bounds?
+   Scale and next_scale need not be finite, but scale is next_scale rounded. */
 static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
     const ampi_preset_row *row  = &ampi_presets[s->preset];
     const float            next = ampi_single(s->next_scale);
@@ -6436,7 +6426,7 @@ static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
     return !what;
 }
 
-/* Are these numbers ones that a run can have? If not, the desc's problem says which. */
+/* Can a run have these numbers? If not, the desc's problem says which. */
 static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state) {
     static const char *const bounds  = "0 to inf, or NaN where a scale of 0 made it";
     const ampi_control      *c       = &state->control;
@@ -6453,7 +6443,7 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
     return ampi_scaler_sane(&c->scaler, problem);
 }
 
-/* Count what is to be saved, if load would take it. */
+/* Counts what is to be saved, unless load would refuse it. */
 static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, ampi_state *state) {
     int sane;
     AMPI_TRY(ampi_read_state(opt, state));
@@ -6464,12 +6454,12 @@ static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, amp
     if (opt->ranks.count > 1) a->flags |= AMPI_FILE_SHARD;
     if (opt->plan->record) a->flags |= AMPI_FILE_REPORT;
     if (opt->plan->stochastic) a->flags |= AMPI_FILE_SEED;
-    if (opt->plan->owns) a->flags |= AMPI_FILE_OWN; /* which 0.7.0 takes for newer */
+    if (opt->plan->owns) a->flags |= AMPI_FILE_OWN; /* to 0.7.0 this is a newer file */
     ampi_count_state(a, opt, state);
     return AMP_OK;
 }
 
-/* a: what was counted, or a set that the file names. */
+/* Saves what was counted in a, or the set that it names. */
 static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_state *state,
                             amp_write_fn write_fn, void *user) {
     unsigned char ends[AMPI_STATE_HEADER];
@@ -6500,7 +6490,7 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     return ampi_told(opt->desc.problem, ampi_save(opt, &a, &state, write_fn, user));
 }
 
-/* What versions before 6 have in place of flags. */
+/* Reads what versions before 6 have instead of flags. */
 static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     a->version = (uint32_t)x & 255u;
     a->flags   = 0;
@@ -6513,7 +6503,7 @@ static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     return AMP_OK;
 }
 
-/* The header: which version, what flags, how long a body; and which set a file names. */
+/* Reads the header: version, flags, bytes of the body; and the set, if the file names one. */
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
     uint64_t      x;
@@ -6534,7 +6524,7 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
         a->flags = 0;
         return AMP_OK;
     }
-    if (a->body % 8) return AMP_ERROR_CORRUPT; /* sums go by eight bytes */
+    if (a->body % 8) return AMP_ERROR_CORRUPT; /* a sum takes eight bytes at a time */
     if (!(a->flags & AMPI_FILE_SET)) return AMP_OK;
     if (a->flags != AMPI_FILE_SET ||
         a->body != (a->version < 6 ? AMPI_STATE_OLD_SET : AMPI_STATE_SET))
@@ -6546,9 +6536,9 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
 struct ampi_loading {
     ampi_archive *files, one; /* files: &one, or a set's, allocated */
     size_t        num;
-    int           alone;      /* this rank reads its own file of a set, and others theirs */
-    uint64_t      sum;        /* of what ends its files */
-    ampi_state    own, state; /* before, and as the files bring it */
+    int           alone;      /* each rank reads its own file of a set */
+    uint64_t      sum;        /* of its files' trailers */
+    ampi_state    own, state; /* before the load, and from the files */
 };
 
 static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
@@ -6559,8 +6549,8 @@ static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
     return ampi_read_state(opt, &l->own);
 }
 
-/* Read the body into a->bytes, which ampi_load_end releases. If the file's is of another size
-   than a->count, it cannot be this optimizer's, and as much is read as may tell why. */
+/* Reads the body into a->bytes, which ampi_load_end releases. If its size is not a->count, it is
+   not this optimizer's, and only as much is read as may tell why. */
 static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
                                  void *user) {
     const int      fits = a->body == a->count;
@@ -6576,8 +6566,8 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     return fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
-/* Read and verify the rest of a file whose header has been read. l->state: what it brings beside
-   arrays, with what ranks may have of their own: an overflow of one is one of all. */
+/* Reads and verifies the rest of a file, after its header. l->state gets all but arrays. Where
+   ranks may differ, files are combined: an overflow of one is an overflow of all. */
 static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  amp_read_fn read_fn, void *user) {
     const ampi_state before = l->state;
@@ -6593,7 +6583,7 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
                            "this file names a set: amp_optimizer_load_file reads that");
     l->state = l->own;
     ampi_count_state(a, opt, &l->state);
-    AMPI_TRY(a->result); /* it may have a report, which was left out */
+    AMPI_TRY(a->result); /* the file may have a report, and the code none */
     fits = a->body == a->count;
     AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
     a->walk = AMPI_VERIFY;
@@ -6610,8 +6600,8 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     return a->result;
 }
 
-/* What the file does not decide: whether the scaler is disabled, and the learning rate if it has
-   none. */
+/* Keeps what the file does not decide: whether the scaler is disabled, and the learning rate if
+   it has none. */
 static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     const amp_scaler *own    = &l->own.control.scaler;
     ampi_state       *state  = &l->state;
@@ -6627,7 +6617,7 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     c->seen_updates = 0;
 }
 
-/* All that was verified goes to its place, and model copies are written. */
+/* Loads all that was verified, and writes model copies. */
 static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *l) {
     const amp_backend *b    = &opt->backend;
     amp_plan          *plan = opt->plan;
@@ -6638,7 +6628,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     plan->has_lr = l->state.has_lr != 0u;
     if (plan->record) ampi_forget(plan);
     for (i = 0; i < l->num; i++) {
-        ampi_state file = l->state; /* of which the walk takes what is settled already */
+        ampi_state file = l->state; /* a copy, because l->state is settled already */
         l->files[i].walk = AMPI_LOAD;
         l->files[i].used = 0;
         ampi_walk_state(&l->files[i], opt, &file);
@@ -6651,19 +6641,19 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
         AMPI_TRY(ampi_send(b, &there->weight_decay, &slot->weight_decay,
                            sizeof slot->weight_decay));
         AMPI_TRY(ampi_send(b, &there->overflows, &slot->overflows, sizeof slot->overflows));
-        slot->weight = NULL; /* what rebind has brought is of before */
+        slot->weight = NULL; /* rebind has brought it before the load */
     }
     AMPI_TRY(ampi_write_models(opt));
     AMPI_TRY(ampi_send(b, plan->control, c, sizeof *c));
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
-    if (opt->ranks.count) /* what was accumulated is of another run */
+    if (opt->ranks.count) /* accumulated gradients are of another run */
         AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
-    opt->carries = 1; /* what the caller saved beside the state */
-    opt->desc.first_step = 0; /* nobody misses its moments any more */
+    opt->carries = 1; /* unscaled gradients, if the caller saved them */
+    opt->desc.first_step = 0; /* moments have been loaded */
     return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 
-/* The end, be it an error. */
+/* Ends a load, also after an error. */
 static amp_result ampi_load_end(amp_optimizer *opt, ampi_loading *l, amp_result result) {
     size_t k;
     if (result == AMP_OK) result = ampi_load_all(opt, l);
@@ -6699,14 +6689,14 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     return true;
 }
 
-/* Where a state goes: to the file that a path leads to, or one whose name begins with that
-   one's, by way of another beside it. */
+/* Where a state goes: to the file that a path leads to (base), or to one whose name begins with
+   that (path), by way of a temporary one beside it (aside). */
 enum { AMPI_PATH = 4096 };
 struct ampi_target {
     char     base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
-    int      mode;  /* POSIX: of the file that is there, for all that replace it; or -1 */
-    int      error; /* errno of the call by which a save has failed; or 0 */
-    ampi_archive a; /* what is saved: of state */
+    int      mode;  /* POSIX: an existing file's, for all that replace it; or -1 */
+    int      error; /* errno of the call that failed in a save; or 0 */
+    ampi_archive a; /* what is saved, from state */
     ampi_state   state;
 };
 
@@ -6714,7 +6704,7 @@ struct ampi_target {
 
 #if (defined(__STRICT_ANSI__) || defined(_POSIX_C_SOURCE) || defined(_POSIX_SOURCE)) && \
     !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
-/* strict C99, or a program for an older POSIX, hides them; the first may be a macro, too */
+/* strict C99, or a program for an older POSIX, hides them; fileno may be a macro */
 extern int     (fileno)(FILE *file);
 extern FILE   *fdopen(int file, const char *mode);
 extern int     fsync(int file);
@@ -6722,14 +6712,14 @@ extern int     fchmod(int file, mode_t mode);
 extern ssize_t readlink(const char *path, char *buffer, size_t size);
 #endif
 
-/* How much of path is its directory, with the slash. */
+/* The length of path's directory, with the slash. */
 static size_t ampi_directory(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* Replace a symbolic link by what it leads to, until it is none. A link may dangle: then the
-   file is made where it points. */
+/* Replaces a symbolic link by its target, until it is none. If a link dangles, the file is
+   created where it points. */
 static amp_result ampi_follow(ampi_target *to) {
     char        link[AMPI_PATH];
     struct stat s;
@@ -6748,7 +6738,7 @@ static amp_result ampi_follow(ampi_target *to) {
     return AMP_ERROR_WRITE;
 }
 
-/* What a crash has left there, or somebody's link, is not written into. */
+/* Creates the temporary file, never writing into what a crash or a link has left there. */
 static FILE *ampi_create(const ampi_target *to) {
     const mode_t mode = to->mode < 0 ? 0666 : (mode_t)to->mode & 0777;
     FILE        *stream;
@@ -6756,7 +6746,7 @@ static FILE *ampi_create(const ampi_target *to) {
     unlink(to->aside);
     file   = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
     stream = file < 0 ? NULL : fdopen(file, "wb");
-    if (stream) setvbuf(stream, NULL, _IONBF, 0); /* blocks are large; a signal undoes no write */
+    if (stream) setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
     else if (file >= 0) {
         unlink(to->aside);
         close(file);
@@ -6764,21 +6754,21 @@ static FILE *ampi_create(const ampi_target *to) {
     return stream;
 }
 
-/* All of it is on the disk, with the mode that it shall have: or with fewer rights, not more. */
+/* Sets a file's mode and flushes it to the disk. A failed fchmod leaves it fewer rights. */
 static int ampi_flush_file(const ampi_target *to, FILE *file) {
     if (to->mode >= 0) (void)fchmod(fileno(file), (mode_t)to->mode);
     return fsync(fileno(file)) == 0;
 }
 
-/* What was written beside the file takes its place. The new name is on the disk when its
-   directory is; some file systems cannot do that. */
+/* Moves the temporary file to its place. The new name is on the disk when its directory is; some
+   file systems cannot flush that. */
 static int ampi_move(ampi_target *to) {
     const size_t length = ampi_directory(to->path);
     int          directory, flushed, error;
     if (rename(to->aside, to->path) != 0) return 0;
     to->path[length] = '\0';
     directory        = open(length ? to->path : ".", O_RDONLY);
-    if (directory < 0) return 1; /* one that may be written to, but not read */
+    if (directory < 0) return 1; /* it may be written to, but not read */
     flushed = fsync(directory) == 0 || errno != EIO;
     error   = errno;
     close(directory);
@@ -6814,7 +6804,7 @@ static int ampi_move(ampi_target *to) { return rename(to->aside, to->path) == 0;
 
 #endif
 
-/* Where path leads to. */
+/* Finds the file that path leads to. */
 static amp_result ampi_aim(ampi_target *to, const char *path) {
     const size_t length = strlen(path);
     if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
@@ -6822,7 +6812,7 @@ static amp_result ampi_aim(ampi_target *to, const char *path) {
     return ampi_follow(to);
 }
 
-/* What is saved goes to to->path, with all that it takes to find it there after a crash. */
+/* Saves to to->path, in such a way that a crash leaves the old file or the new one. */
 static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     const size_t length = strlen(to->path);
     FILE        *file;
@@ -6843,7 +6833,7 @@ static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     return result;
 }
 
-/* In place of what is there. */
+/* Replaces the file at to->base. */
 static amp_result ampi_replace_base(ampi_target *to, const amp_optimizer *opt) {
     memcpy(to->path, to->base, strlen(to->base) + 1);
     return ampi_replace_file(to, opt);
@@ -6853,7 +6843,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     ampi_target *to;
     amp_result   result;
     int          error;
-    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever happens to one */
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever fails on one */
     to     = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (to) to->error = 0;
     result = to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
@@ -6870,7 +6860,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     return ampi_told(opt->desc.problem, result);
 }
 
-/* A file, read and verified; if it names a set, which one. */
+/* Reads and verifies a file; if it names a set, only which one. */
 static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  const char *path) {
     FILE      *file = fopen(path, "rb");
@@ -6954,7 +6944,7 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     double     number = 0.0;
     if (!is_word && !(ampi_read_number(text, length, &number) && number > 0.0)) return 0;
     if (!is_word || d->preset == AMP_PRESET_STATIC || d->preset == AMP_PRESET_NONE) {
-        /* limits and all were for another schedule */
+        /* limits and the rest were for another schedule */
         char *problem = d->problem;
         memset(d, 0, sizeof *d);
         d->problem = problem;
@@ -6966,15 +6956,15 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     return ampi_scaler_setup(&scaler, d, NULL) == AMP_OK;
 }
 
-/* Where a scale of 1 was meant to be none: for fp32 or bf16, and now the type is fp16. */
+/* Was there no loss scale, for fp32 or bf16? The type becomes fp16 now. */
 static int ampi_no_scale(const amp_scaler_desc *s, amp_dtype type) {
     const int small = s->preset == AMP_PRESET_STATIC && s->init_scale > 0.0f &&
-                      s->init_scale <= 1.0f; /* which 0.7.0's programs have for bf16 */
+                      s->init_scale <= 1.0f; /* as 0.7.0's programs have it for bf16 */
     return type != AMP_F16 &&
            (s->disabled || s->preset == AMP_PRESET_NONE || (small && type == AMP_BF16));
 }
 
-/* desc.storage for model copies of another type than it was made for. */
+/* Replaces a desc.storage that was made for model copies of another type. */
 static void ampi_env_storage(amp_optimizer_desc *d) {
     static const amp_storage masters[] = {{AMP_FORMAT_F32, AMP_FORMAT_F32},
                                           {AMP_FORMAT_F32, AMP_FORMAT_BF16},
@@ -6986,7 +6976,7 @@ static void ampi_env_storage(amp_optimizer_desc *d) {
         d->storage = &masters[s->moments];
 }
 
-/* What three variables say, where they say something; which one is wrong, and what it must be, or
+/* Applies three variables, if they are set. Returns the one that is wrong and what it must be, or
    NULL. */
 static AMPI_NOINLINE const char *ampi_env_choose(amp_optimizer_desc *d, const char **must) {
     const ampi_variable dtype = ampi_env("AMP_DTYPE"), scale = ampi_env("AMP_LOSS_SCALE");
@@ -7096,7 +7086,7 @@ typedef struct ampi_operand {
 
 typedef struct ampi_task ampi_task;
 
-/* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
+/* No two functions of an engine, or of a tier, have the same type, as in ampi_functions. */
 typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
     size_t depth, near;                    /* pieces of a panel along k; of them at a time */
@@ -7123,13 +7113,13 @@ typedef struct ampi_engine {
                  size_t odd);
 } ampi_engine;
 
-/* Members by name: C++ has had that since 2020, and then does not compile another order. */
+/* Members by name. C++ knows this since 2020, and then refuses another order. */
 #if defined(__cplusplus) && __cplusplus < 202002L
 #define AMPI_IS(member, value) value
 #else
 #define AMPI_IS(member, value) .member = value
 #endif
-/* Of a kernel for words: three steps of rows, two vectors. And what all have of a tier. */
+/* Members of an engine: of kernels with three steps of rows and two vectors; and of a tier. */
 #define AMPI_BLOCKS(R, W, in_pairs, from)                                                      \
     AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
@@ -7139,9 +7129,9 @@ typedef struct ampi_engine {
     AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                    \
     AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier))
 
-/* >>impl processors: that of pairs for a product, or NULL. Tiles split numbers in two terms, others
-   want bf16 whole; whether this process may use tiles, the first call that would use
-   them asks. And all that there are, then NULL. */
+/* >>impl processors: the engine of pairs for a product, or NULL. Tiles split numbers in two
+   terms, others need whole bf16. The first call that would use tiles asks whether this process
+   may. The other one lists all engines, then NULL. */
 static const ampi_engine *ampi_engine_pairs(int whole, size_t m, size_t n, size_t k);
 static const ampi_engine *ampi_engine_of(size_t i);
 
@@ -7179,12 +7169,12 @@ static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
     return x;
 }
 
-/* What the driver knows of a product, of those of a batch from one on, or of a thread's share.
-   What is not packed needs nothing from terms on. */
+/* What the driver knows of a product, of a batch's products from one on, or of a thread's share.
+   Products that are not packed use nothing from terms on. */
 struct ampi_task {
     const ampi_engine   *e;
     void (*run)(ampi_task *w); /* it depends on m, n and k alone    */
-    const amp_gemm_args *g;    /* as it was asked for; here and now */
+    const amp_gemm_args *g;    /* the call's; the rest: this share's */
     size_t               m, n, k, count;
     float                alpha;
     void                *c;
@@ -7409,7 +7399,7 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
                                 ampi_min(k + w->deep, w->k));
 }
 
-/* What does little work by FMA: where others go in pairs, the odd k first, it has their bits. */
+/* For products with little work: FMA, in the order of pairs where others use pairs. */
 static const ampi_engine *ampi_engine_words(const ampi_task *w) {
     return w->e->pairs ? ampi_tier_now()->engine : w->e;
 }
@@ -7720,7 +7710,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 #define AMPI_THREAD_LOCAL __declspec(thread)
 #endif
 
-/* Who has a say in this thread's products before they run: autocast, if it is in use. */
+/* What may change this thread's products before they run: autocast, if it is in use. */
 typedef struct ampi_hook {
     amp_result (*product_fn)(void *context, const amp_backend *backend, amp_gemm_args *g);
     void *context;
@@ -7955,15 +7945,15 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
 }
 
 /* ---------------------------------------------------------------- >>impl  ranks
-   The tree of accumulate: of an even number of gradients each half by itself, then the two sums;
-   an odd number one after the other. So where count is a power of two that divides M, a rank's k
-   are a branch of the tree of all M. Of the sums that ranks add without whole each is 0 on every
-   rank but one, or they are whole numbers below 2^32: any order is exact. */
+   accumulate adds as a tree: an even number of gradients as two halves and then their sums, an
+   odd number one after the other. So if count is a power of two that divides M, the k of a rank
+   are a branch of the tree of all M. Without whole, each sum that ranks add is 0 on all ranks
+   except one, or consists of whole numbers below 2^32, so that any order is exact. */
 
 #ifndef AMP_NO_RANKS
 AMPI_COLD_BEGIN
 
-enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
+enum { AMPI_RANKS = 65536 }; /* at most, so that no file of a set can make a load take long */
 
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     const amp_ranks *r = d->ranks;
@@ -7984,7 +7974,7 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     return AMP_OK;
 }
 
-/* 64 bits as two numbers that ranks add exactly in doubles; and their sum from these. */
+/* 64 bits as two doubles that ranks add exactly, and their sum from these. */
 static void ampi_split_sum(double *words, uint64_t sum) {
     words[0] = (double)(sum >> 32);
     words[1] = (double)(sum & 0xffffffffu);
@@ -7998,15 +7988,15 @@ typedef enum ampi_outcome {
     AMPI_AGREED,   /* all ranks have succeeded, with the same hash             */
     AMPI_DIFFERED, /* all have succeeded, and hashes differ                    */
     AMPI_FAILED,   /* a rank has failed, and all know                          */
-    AMPI_NOT_MET   /* the reduction failed: others may have learnt another end */
+    AMPI_NOT_MET   /* the reduction failed: others may see another end         */
 } ampi_outcome;
 
-/* Ranks meet: *result is this rank's, and becomes what all return; theirs: if another one has
-   failed; text: if hashes differ. count words are added, also where a rank has failed. Maxima are
-   {h, ~h}, h being odd, so that the largest of both tell the smallest h; both all ones is a
-   failure. A rank whose prepare has failed has no plan: it says so in 24 bytes of backend memory.
-   Prepare and load_file meet once: where that is AMPI_NOT_MET for one rank, or its backend fails
-   behind it, the others go on. */
+/* Ranks meet. *result is this rank's; it becomes theirs if another rank has failed, and an error
+   with text if hashes differ. count words are added over all ranks, even if one has failed.
+   Maxima are {h, ~h}, h being odd, so that the largest of both tell the largest h and the
+   smallest; both are all ones from a rank that has failed. If its prepare has failed, it has no
+   plan, and sends them from 24 bytes of backend memory. Prepare and load_file meet once: if that
+   is AMPI_NOT_MET for one rank, or its backend fails later, the others go on. */
 static ampi_outcome ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
                                uint64_t hash, const char *text, double *words, size_t count) {
     const amp_backend *b    = &opt->backend;
@@ -8043,8 +8033,8 @@ static ampi_outcome ampi_agree(const amp_optimizer *opt, amp_result *result, amp
     return failed ? AMPI_FAILED : AMPI_DIFFERED;
 }
 
-/* A hash of what all ranks must have alike: what a file says, what else decides a step, and types
-   that travel between ranks. */
+/* A hash of what must be the same on all ranks: what a file has, what else decides a step, and
+   types that ranks exchange. */
 static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     ampi_archive    a;
@@ -8069,8 +8059,8 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     return sum;
 }
 
-/* Could all ranks prepare (result: could this one?), have they the same tables, and is every number
-   from 0 to count - 1 that of one rank? Hashes of all numbers add up to what they should. */
+/* Could all ranks prepare (result: could this one)? Are their tables the same? Is each number
+   from 0 to count - 1 that of one rank? (Then hashes of all numbers have a known sum.) */
 static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result) {
     const amp_ranks *s    = &opt->ranks;
     uint64_t         hash = 0, all = 0;
@@ -8122,7 +8112,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
                                                              count, run, type, (size_t)s->n));
 }
 
-/* The body of a file that names a set. */
+/* Reads the body of a file that names a set. */
 static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char body[AMPI_STATE_SET + 8];
     a->size = (size_t)a->body;
@@ -8138,8 +8128,8 @@ static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user
 
 #ifndef AMP_NO_STDLIB
 
-/* Which set does path name? None where there is no file, or one that is no set's. A file that
-   cannot be read may name any: errno says why. */
+/* Which set does path name? None if there is no file, or if it is not a set's. A file that cannot
+   be read may name any; errno says why. */
 static amp_result ampi_set_at(const char *path, ampi_set *set) {
     FILE        *file   = fopen(path, "rb");
     int          failed = !file && errno != ENOENT, error;
@@ -8167,7 +8157,7 @@ static amp_result ampi_name_shard(ampi_target *to, const ampi_set *set, uint64_t
     return AMP_OK;
 }
 
-/* This rank's share of the files of a set that nothing names. */
+/* Removes this rank's share of the files of a set that nothing names. */
 static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set *set) {
     uint64_t rank = (uint64_t)r->rank;
     for (; rank < set->ranks; rank += r->count ? (uint64_t)r->count : 1)
@@ -8182,7 +8172,7 @@ static ampi_outcome ampi_meet_saving(const amp_optimizer *opt, amp_result *resul
                       "steps differ", words, count);
 }
 
-/* Rank 0 names the set. May path name it now, though that has failed, or another rank fails? */
+/* Rank 0 names the set. named: may path name it now, even if this has failed? */
 static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
                                 double *named) {
     ampi_set   now;
@@ -8200,10 +8190,10 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
     return result;
 }
 
-/* Which set path names, and which one shall take its place, by the word of rank 0 for all: others'
+/* Finds the set that path names, and the one to take its place. Rank 0 decides for all: others'
    views of a shared file system may be older. result: can this rank save? Ranks meet again before
-   they write: none sees the new set there. (It would, where rank 0 does not find what was saved in
-   this step already.) set is of no rank if this one is not to write. */
+   they write; then none may see the new set there. (One would, if rank 0 does not see what was
+   saved in this step already.) set->ranks becomes 0 if this rank must not write. */
 static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
                                  ampi_set *old, ampi_set *set, amp_result result) {
     const int  first = opt->ranks.rank == 0;
@@ -8237,10 +8227,10 @@ static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint
     return result;
 }
 
-/* A set in place of the old one. All ranks meet four times, whatever they learn: one whose
-   reduce_fn has failed brings that to the next meeting, where others wait for it. A set whose
-   files are all on the disk is named by rank 0; then the old one goes. What a save that failed
-   has written goes, if to->base does not name it and never will. */
+/* Saves a set in place of the old one. All ranks meet four times, whatever happens: one whose
+   reduce_fn has failed brings that to the next meeting, where others wait for it. When all files
+   of a set are on the disk, rank 0 names it, and the old set is removed. What a failed save has
+   written is removed, if to->base does not name it and never will. */
 static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_result result) {
     const uint64_t common = result == AMP_OK ? to->a.common : 0;
     ampi_set       old = {0, 0, 0, 0}, set = {0, 0, 0, 0};
@@ -8259,7 +8249,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_r
     return result;
 }
 
-/* Whatever is saved there, no file of the set that was there stays. */
+/* Saves a set or a single file. Files of the set that was there are removed. */
 static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result) {
     ampi_set old;
     if (opt->ranks.count > 1) return ampi_save_set(opt, to, result);
@@ -8272,7 +8262,7 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
 
 #define AMPI_NOT_ONE "the files of this set are not of one moment"
 
-/* What is wrong with a file of a set: it lies beside the file that names it. */
+/* Tells what is wrong with a file of a set, which lies beside the file that names it. */
 static void ampi_tell_shard(char *problem, const char *path, amp_result result) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char        why[AMP_PROBLEM_SIZE];
@@ -8281,15 +8271,15 @@ static void ampi_tell_shard(char *problem, const char *path, amp_result result) 
     ampi_tell(ampi_blank(problem), "file %s: %s", name, why);
 }
 
-/* All files of the set that path names; or where this rank has what it had then, only its own. Each
-   is a shard of the set, and of one moment with the first. (Where each rank reads but one, they
-   learn when they meet.) */
+/* Loads all files of the set that path names, or, if there are as many ranks as then, this rank's
+   alone. Each must be a shard of the set, and saved together with the first. (If each rank reads
+   only one, this is found when they meet.) */
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l) {
     const ampi_set set = l->one.set;
     const int      own = set.ranks == (uint64_t)opt->ranks.count;
     const size_t   num = own ? 1 : (size_t)set.ranks;
     ampi_archive  *files;
-    ampi_target   *shard; /* behind them */
+    ampi_target   *shard; /* after them */
     size_t         k;
     amp_result     result;
     files = (ampi_archive *)ampi_allocate(&opt->desc.allocator,
@@ -8318,8 +8308,8 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
     return result;
 }
 
-/* Read the set that path names, if it names one. Where each rank reads but one file, it learns of
-   others' here. The sums of all files add up to what the set says of its content. */
+/* Reads the set that path names, if it names one. If each rank reads only one file, these are
+   compared here. The sums of all files must add up to the set's content. */
 static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                   amp_result result) {
     const uint64_t content = l->one.set.content;
@@ -8344,16 +8334,16 @@ AMPI_COLD_END
 #endif /* AMP_NO_RANKS */
 
 /* ---------------------------------------------------------------- >>impl  sparse
-   The sum of a row: each 64 entries that it has are added, in their order, then these sums in
-   theirs. The sums, rows ascending, are checked and counted as the elements of a tensor.
-   (torch's SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step)
-   here.) Launches on CUDA: 4, 1 for every 8 bits of the largest number of rows in a tensor, and 1
-   if a max_rows is above 8192. */
+   The sum of a row: its entries are added 64 at a time, in order, then these sums in order. The
+   sums, rows ascending, are checked and counted like the elements of a tensor. (torch's
+   SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step) here.)
+   Launches on CUDA: 4, 1 for every 8 bits of the largest number of rows in a tensor, and 1 if a
+   max_rows is above 8192. */
 
 #ifndef AMP_NO_ROWS
 AMPI_COLD_BEGIN
 
-/* Does what a tensor says of rows go together? */
+/* Is what a tensor says of its rows consistent? */
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_rows *r      = t->rows;
     const size_t    length = r->row_length ? r->row_length : 1;
@@ -8375,7 +8365,7 @@ static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
 
-/* Gradients of few rows: their room, and their sums as gradients. */
+/* Places tables and sums of gradients of few rows; the sums are the slots' gradients. */
 static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena) {
     uint64_t tiles = 0, most = 0;
     size_t   i, k, used = 0;
@@ -8417,7 +8407,7 @@ static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena
         plan->passes++;
 }
 
-/* Which element of the tensor is that of the sums? */
+/* Turns an element of the sums into that of the tensor. */
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     const ampi_sparse *s = opt->plan->host_sparse;
     uint32_t           row;
@@ -8448,7 +8438,7 @@ static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
     }
 }
 
-/* Values of sorted entry i's row, which begins there: segments, then their sums. */
+/* Adds up the row that begins at sorted entry i: segments, then their sums. */
 static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *keys,
                          const uint32_t *places, uint32_t i, float *to) {
     const amp_dtype type = slot->values_type;
@@ -8465,7 +8455,7 @@ static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint
     }
 }
 
-/* Sort a gradient of few rows, and add up: row by row, from where it begins. */
+/* Sorts a gradient of few rows, and adds up each row from where it begins. */
 static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
     ampi_sparse    *s      = slot->sparse;
     const uint32_t  last   = (plan->passes - 1) % 2;
@@ -8493,7 +8483,7 @@ static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
     ampi_begin_sums(slot, s);
 }
 
-/* Rows that the gradient touches, in their places. */
+/* Updates the rows that the gradient touches. */
 static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
     const ampi_sparse *s = slot->sparse;
     const size_t       n = s->length;
@@ -8508,17 +8498,17 @@ AMPI_STRICT_END
 #endif /* AMP_NO_ROWS */
 
 /* --------------------------------------------------------------- >>impl  report
-   A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report); here they are
-   read, saved and judged. A state without a report begins a new history. On another number of
-   ranks a run goes on with the report that counts most overflows, and each tensor with the one
-   that counts most in it. */
+   A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report). Here they
+   are read, saved and evaluated. A state without a report begins a new history. On another number
+   of ranks a run goes on with the report that counts the most overflows, and each tensor with the
+   one that counts the most in it. */
 
 #ifndef AMP_NO_REPORT
 
 AMPI_STRICT_BEGIN
 
-/* What is counted in a chunk. First which exponents: in four tables, since a count must have
-   been stored before it is read again. */
+/* Counts of a chunk. Exponents are counted in four tables, because a count must have been stored
+   before it is read again. */
 typedef struct ampi_sample {
     uint32_t count[AMPI_COUNTS], table[4][256];
     size_t   zeros;
@@ -8533,8 +8523,8 @@ static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
     for (; i < n; i++) s->table[0][x[i] >> 23 & 255u]++;
 }
 
-/* A chunk's counts, the bins from first on, join those of others: zeros have no bin, nor has what
-   is not finite. small: the largest exponent that is subnormal in fp16. */
+/* Adds a chunk's counts to the histogram, bins from first on; zeros, inf and NaN have none.
+   small: the largest exponent that is subnormal in fp16. */
 static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int small) {
     int k;
     for (k = 0; k < 255; k++) {
@@ -8550,7 +8540,7 @@ static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first
     }
 }
 
-/* What casts would do to gradients; a loop without branches. */
+/* Counts what casts would do to gradients, in a loop without branches. */
 static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
     uint32_t zeros = 0, f16_zero = 0, f16_small = 0, bf16_zero = 0, bf16_small = 0;
     size_t   i;
@@ -8568,8 +8558,8 @@ static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
     count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
 }
 
-/* A chunk of a gradient in a step that is sampled. Of one in fp16 exponents say what casts would
-   do: it has nothing that is less than the least subnormal number. */
+/* Samples a chunk of a gradient. For fp16, exponents alone say what casts would do: no number is
+   less than the least subnormal one. */
 static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
                                             amp_dtype type, size_t n) {
     uint32_t    bits[AMPI_PIECE];
@@ -8585,8 +8575,8 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const voi
     ampi_end_sample(histogram, &s, AMPI_GRADS, type == AMP_F16 ? AMPI_F16_NORMAL_FROM >> 23 : 0);
 }
 
-/* A chunk of the end of a step that is sampled: weights, and of those with a 16-bit copy whether it
-   is what it was before. */
+/* Updates a chunk in a sampled step, and samples its weights: if they have a 16-bit copy, does
+   that change? */
 static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot,
                                               ampi_job job, size_t begin, size_t count_of,
                                               ampi_histogram *histogram) {
@@ -8625,12 +8615,12 @@ static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_s
 AMPI_STRICT_END
 AMPI_COLD_BEGIN
 
-/* What was read of a run, on the host: all of one moment. */
+/* What the host has read of a run, all at the same time. */
 typedef struct ampi_seen {
     int             current; /* amp_optimizer_report has read it, and no state was loaded since */
     amp_scaler      scaler;
     amp_report      report;
-    ampi_record     record; /* a load reads a file to it */
+    ampi_record     record; /* a load reads a file into it */
     ampi_histogram *histograms;
     ampi_slot      *slots;
     uint64_t       *bad_weights; /* of each tensor */
@@ -8664,7 +8654,7 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-/* Is slot i of a history one that a run can have? */
+/* Can a run have slot i of a history? */
 static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_t i) {
     const uint32_t clip = ampi_load_u32(&s->clip_factor, 0);
     const uint32_t inv  = ampi_bits_of_f32(ampi_inv_scale(s->loss_scale));
@@ -8676,9 +8666,10 @@ static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_
                              (s->tensor < 0 || (size_t)s->tensor < plan->num_slots));
 }
 
-/* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
-   optimizer does not want is read and forgotten. Of several files the one goes on that saw the most
-   overflows, in all and of each tensor: a rank without elements of it has seen none. */
+/* A report in a state: counters and running statistics, steps, overflows of tensors. An optimizer
+   without a report reads a file's, and drops it. Of several files, the one with the most
+   overflows counts, for the run and for each tensor: a rank without elements of it has seen
+   none. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
     const int            load = a->walk == AMPI_LOAD && plan->seen;
@@ -8719,7 +8710,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     ampi_tell(opt->desc.problem, "its report holds what no run can have");
 }
 
-/* A state is about to be loaded: what was is over. */
+/* Forgets the history, before a load. */
 static void ampi_forget(amp_plan *plan) {
     ampi_seen *seen = plan->seen;
     size_t     i;
@@ -8729,7 +8720,7 @@ static void ampi_forget(amp_plan *plan) {
         memset(&plan->host_slots[i].overflows, 0, sizeof(ampi_overflows));
 }
 
-/* Histograms begin anew: a step that failed may have left something in both. */
+/* Histograms become zero, because a step that failed may have left something in both. */
 static amp_result ampi_send_history(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
@@ -8743,7 +8734,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Is there a report? For tensors and history: of which moment? */
+/* Is there a report? For tensors and history: has it been read? */
 static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!opt->plan->record)
@@ -8788,7 +8779,7 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     return r;
 }
 
-/* Of masters that are in two words the models tell. */
+/* Counts weights that are not finite. Of coded masters the models tell. */
 static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t *count) {
     const ampi_slot *slot = &opt->plan->host_slots[t];
     const amp_dtype  type = ampi_is_coded(&slot->master) ? slot->model_type : AMP_F32;
@@ -8849,7 +8840,7 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     }
 }
 
-/* All that there is to know, when everything before has been done. */
+/* Reads all that a report needs, after all work that is queued. */
 static amp_result ampi_look(const amp_optimizer *opt) {
     const amp_plan *plan;
     ampi_seen      *s;
@@ -8934,7 +8925,7 @@ static const struct ampi_op_row { const char *name, *rules; } ampi_ops[] = {
     AMP_OP_LIST(AMPI_OP_ROW)};
 #undef AMPI_OP_ROW
 
-/* What other sources call an op, beyond capitals and underscores: behind its name here. */
+/* Other names of ops, after the name here; capitals and underscores do not matter. */
 static const char *const ampi_aliases[] = {
     "scaled_dot_product_attention attention sdpa mha", "bmm batch_matmul batch_matmul_v2",
     "conv2d depthwise_conv2d_native", "conv_transpose2d conv2d_backprop_input",
@@ -8966,10 +8957,10 @@ static const char *const ampi_aliases[] = {
 static const char *const ampi_policy_names[] = {
     "default", "torch_cuda", "torch_cpu", "tf", "apex_o0", "apex_o1", "apex_o2", "apex_o3",
     "keras_mixed_float16", "keras_mixed_bfloat16"};
-/* The type in their names; others are of fp16 where nobody says more. */
+/* The type in their names; AMP_F32: none, which is fp16 unless the user says more. */
 static const amp_dtype ampi_policy_types[] = {AMP_F32, AMP_F32, AMP_BF16, AMP_F32, AMP_F32, AMP_F32,
                                               AMP_F32, AMP_F32, AMP_F16, AMP_BF16};
-/* A column of AMP_OP_LIST, or the rule of all. */
+/* A column of AMP_OP_LIST, or one rule for all. */
 static const char ampi_policy_columns[] = "0123F4LLLL";
 enum { AMPI_NUM_POLICIES = sizeof ampi_policy_names / sizeof ampi_policy_names[0] };
 AMPI_STATIC_ASSERT(ampi_policies_are_all,
@@ -9002,7 +8993,7 @@ AMP_DEF const char *amp_op_name(amp_op op) {
 
 /* ------------------------------------------------------------- >>impl  autocast */
 
-/* A policy without a word of its user. */
+/* Sets a policy, without overrides. */
 static void ampi_set_policy(amp_autocast *ac, amp_policy policy, amp_dtype low) {
     const char column = ampi_policy_columns[policy];
     int        i;
@@ -9076,7 +9067,7 @@ static int ampi_matches(const char *pattern, const char *name) {
     }
 }
 
-/* The rule for op in the innermost scope, and its low. A layer says more than an op. */
+/* The rule for op in the innermost scope, and its low. Layers' overrides win over ops'. */
 static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
     const amp_scope *scope  = &ac->scopes[ac->depth - 1];
     ampi_ruling      ruling = ac->ops[op];
@@ -9129,7 +9120,7 @@ static int ampi_read_rule(const char *text, size_t length, ampi_ruling *ruling) 
     return type >= 0 || rule >= 0;
 }
 
-/* A word without =. After a policy all that was said before is forgotten, but scopes stay. */
+/* Applies a word without =. A policy undoes all earlier overrides; scopes stay. */
 static int ampi_override_all(amp_autocast *ac, amp_dtype low, const char *word, size_t length) {
     const int type   = ampi_find_type(word, length);
     const int policy = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
@@ -9143,7 +9134,7 @@ static int ampi_override_all(amp_autocast *ac, amp_dtype low, const char *word, 
     return off || tf32 || type > 0 || policy >= 0;
 }
 
-/* One word of an override. Returns where it is wrong, and ac is of no use then, or NULL. */
+/* Applies one word of an override. Returns NULL, or where it is wrong; then ac is of no use. */
 static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const char *word,
                                       size_t length) {
     const char  *equals = (const char *)memchr(word, '=', length);
@@ -9164,9 +9155,9 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
     return ampi_read_rule(equals + 1, length - before - 1, ruling) ? NULL : equals + 1;
 }
 
-/* Words over ac. low: of what AMP_DTYPE says that model copies are, over what was said of products,
-   and no word may contradict it; AMP_F32: nothing said. on: an off that was said ends. A policy
-   whose name says no type leaves that to whoever has said one. */
+/* Applies all words to ac, or none. low is AMP_DTYPE's type of model copies, AMP_F32 if it is not
+   set. It takes the place of what was said of products, and no word may contradict it. on ends an
+   earlier off. A policy whose name has no type takes low. */
 static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, int on, const char *text,
                                    size_t *position) {
     static const char  separators[] = ",; \t\n\r";
@@ -9258,13 +9249,13 @@ AMP_DEF void amp_session_end(amp_session *session) {
     memset(session, 0, sizeof *session);
 }
 
-/* In whatever thread, below whatever other one: its scaler lies behind the copies. */
+/* Does it run, in any thread, also below another one? Its scaler then lies after the copies. */
 static int ampi_session_runs(const amp_session *s) {
     return ampi_autocast_current() == &s->autocast ||
            (s->scaler && (uintptr_t)s->scaler == (uintptr_t)s->memory + s->size);
 }
 
-/* May one start here? */
+/* May a session start? */
 static amp_result ampi_session_ok(const amp_session *session, const amp_session_desc *d,
                                   const amp_backend *b) {
     const ampi_refusal  list[] = {
@@ -9286,7 +9277,7 @@ static amp_result ampi_session_ok(const amp_session *session, const amp_session_
     return why->result;
 }
 
-/* Is anything to be computed in fp16, which needs a loss scale? */
+/* Is any op in fp16, which needs a loss scale? */
 static int ampi_asks_for_fp16(const amp_autocast *ac) {
     int i, asks = 0;
     for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
@@ -9298,7 +9289,7 @@ static int ampi_asks_for_fp16(const amp_autocast *ac) {
     return asks && !ac->off;
 }
 
-/* The scaler and the scope of a session: what the program says, and over it the environment. */
+/* The scaler and the scope of a session: from the program, and over it from the environment. */
 static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s, int on_cpu,
                                                       amp_scaler *scaler, amp_autocast *ac) {
     const amp_scope    scope = {NULL, AMP_AUTOCAST_ON, AMP_F32};
@@ -9339,7 +9330,7 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
 }
 
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc) {
-    const size_t     room = ampi_up(sizeof(amp_scaler), 256); /* behind the copies */
+    const size_t     room = ampi_up(sizeof(amp_scaler), 256); /* after the copies */
     size_t           size;
     amp_session_desc d;
     amp_scaler       scaler;
@@ -9424,7 +9415,7 @@ static int ampi_within(const float *x, size_t extent, const float *base, size_t 
            extent <= n - (at - from) / sizeof *x;
 }
 
-/* What was said of one weight is true of all that overlap it. */
+/* A change of one weight is a change of all that overlap it. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
     int i, k;
     for (i = 0; session && i < session->num_entries; i++) {
@@ -9439,17 +9430,17 @@ AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
     }
 }
 
-/* Elements from the first of m to the last, where rows are ld apart. */
+/* Elements from the first of m to the last, if rows are ld apart. */
 static size_t ampi_extent(const ampi_matrix *m, size_t ld) {
     return (m->count - 1) * m->stride + (m->rows - 1) * ld + m->cols;
 }
 
-/* The distance of rows in a copy: that of the matrix in a batch, or if it suits tensor cores. */
+/* The distance of rows in a copy: the matrix's own in a batch, or if it suits tensor cores. */
 static size_t ampi_copy_ld(const ampi_matrix *m) {
     return m->stride || m->ld % 8 == 0 ? m->ld : ampi_up(m->cols, 8);
 }
 
-/* The optimizer's own copy of m, if that is of the type wanted and suits tensor cores. */
+/* The optimizer's own copy of m, if it has the wanted type and suits tensor cores. */
 static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
     int    o;
     size_t i;
@@ -9472,9 +9463,9 @@ static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
     return NULL;
 }
 
-/* To memory + offset: what lies between rows, or between the matrices of a batch, which may begin
-   side by side, is not ours to read. But few casts: what touches is one row, and rows that are
-   equally far apart are those of one matrix. */
+/* Casts m to memory + offset. What lies between rows, or between the matrices of a batch, which
+   may begin side by side, must not be read. To make few casts, rows that touch become one row,
+   and rows that are equally far apart one matrix. */
 static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t offset) {
     const amp_backend *b    = &s->backend;
     const int          side = m->stride < m->ld;
@@ -9510,7 +9501,7 @@ static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t o
     return result;
 }
 
-/* Counts what may have changed the weights, besides those who say so. */
+/* Counts possible changes of weights, besides amp_session_changed. */
 static uint64_t ampi_cache_version(const amp_session *s) {
     uint64_t version = 0;
     int      i;
@@ -9519,7 +9510,7 @@ static uint64_t ampi_cache_version(const amp_session *s) {
     return version;
 }
 
-/* Where the first room bytes begin that meet no stored copy but that of e. */
+/* The offset of the first room bytes that overlap no stored copy except e's. */
 static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t room) {
     size_t offset = 0;
     int    i      = 0;
@@ -9533,9 +9524,9 @@ static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t 
     return offset;
 }
 
-/* The copy of m that is stored, if it is current. After a capture its replays may change weights at
-   any time, so a copy is believed for one product only. *e: the weight that m is or lies in, if a
-   copy of it may be placed, or NULL. */
+/* The stored copy of m, if it is current. After a capture, replays may change weights at any
+   time, so a copy is good for one product only. *e: the weight that m is or lies in, if a copy of
+   it may be placed; or NULL. */
 static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_cached **e) {
     ampi_cached       *w = s->entries, *const end = w + s->num_entries;
     const ampi_matrix *of;
@@ -9547,7 +9538,7 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     in_use  = w->product == s->product;
     current = of->x && of->version == m->version && of->capture == m->capture &&
               (m->capture || !s->captured || in_use);
-    if (!current || !in_use) *e = w; /* else it has the other operand's, as it is */
+    if (!current || !in_use) *e = w; /* else it holds the other operand's copy */
     if (!current || of->x != m->x || of->rows != m->rows || of->cols != m->cols ||
         of->ld != m->ld || of->count != m->count || of->stride != m->stride ||
         of->type != m->type)
@@ -9556,8 +9547,8 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     return s->memory + w->offset;
 }
 
-/* A new copy of m: that of e, if there is an e and it has or finds room; else one for this product
-   only, down from top, but behind all that is stored. */
+/* Makes a copy of m: e's, if there is an e and room for it; else one for this product only, which
+   is placed below top, after all stored copies. */
 static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
                                    const void **copy) {
     const size_t room   = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
@@ -9583,8 +9574,8 @@ static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_ma
     return AMP_OK;
 }
 
-/* A copy of count matrices in type, for one product, stride apart as they are; rows of a single one
-   are padded to multiples of 16 bytes. */
+/* Finds or makes a copy of count matrices in type, for one product, as far apart as they are;
+   rows of a single one are padded to multiples of 16 bytes. */
 static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t count,
                                  amp_dtype type, const void **copy, size_t *copy_ld) {
     const size_t stride = count > 1 ? x->stride : 0;
@@ -9651,8 +9642,8 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
 
-/* What autocast wants g's fp32 operands to be cast to; AMP_F32: nothing. The policy's tf32 is for
-   a product that then stays in fp32. */
+/* The type to which autocast wants g's fp32 operands cast; AMP_F32: none. The policy's tf32 is
+   for products that stay in fp32. */
 static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype *type) {
     const amp_dtype inputs[2] = {g->a_type, g->b_type};
     amp_result      result;
@@ -9669,15 +9660,15 @@ static amp_session *ampi_cached_session(const amp_autocast *ac) {
     return ac->session && ac == &ac->session->autocast ? ac->session : NULL;
 }
 
-/* With a cache, or by name, small products of fp32 stay as they are: casts would take longer. All
-   do where a BLAS multiplies fp32 faster than amp.h does 16 bits. */
+/* With a cache, or an override by name, small fp32 products stay fp32: casts would take longer.
+   So do all, if a BLAS multiplies fp32 faster than amp.h multiplies 16 bits. */
 static int ampi_is_small(const amp_gemm_args *g) {
     return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
            (AMPI_FAST_BLAS || !ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1));
 }
 
-/* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
-   s is of another backend or stream. */
+/* Replaces g's fp32 operands by copies in type, if that pays. Returns 0 if there is no room for
+   one, or if s is of another backend or stream. */
 static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_args *g,
                           amp_dtype type) {
     const void *copy[2];
@@ -9686,7 +9677,7 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
     if (s->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
         (backend && s->backend.stream != backend->stream))
         return 0;
-    s->top = s->size; /* what was not added serves one product */
+    s->top = s->size; /* copies of what was not added last for one product */
     s->product++;
     if (ampi_is_small(g)) {
         s->small++;
@@ -9708,20 +9699,20 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
     return 1;
 }
 
-/* Does rounding to type pay, where the CPU has products of it? As measured: a matrix times a vector
+/* Does rounding to type pay, if the CPU has products of it? As measured: a matrix times a vector
    is read only once, and in tiles a product of fp16 is four. bf16: n at least 2, n k at least
-   2^10, so that a row's bits do not depend on m; fp16: m and n above 16, m n k at least 2^17, and k
-   at least 32 if one operand is stored in fp16. */
+   2^10, so that a row's bits do not depend on m; fp16: m and n above 16, m n k at least 2^17, and
+   k at least 32 if one operand is stored in fp16. */
 static int ampi_rounding_pays(const amp_gemm_args *g, amp_dtype type) {
-    const int fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
+    const int fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is fp16 */
     if (!fp16) return g->n > 1 && ampi_work_above(1, g->n, g->k, AMPI_PAYS - 1);
     return ampi_min(g->m, g->n) > 16 && (!stored || g->k >= 32) &&
            ampi_work_above(g->m, g->n, g->k, AMPI_TILES_FP16 - 1);
 }
 
-/* Without a cache: is a product on a CPU to round its fp32 operands to type by itself? Where that
-   is faster, or the policy names the op. Whether tiles may be used is asked before, so that the
-   first product has the bits of the next. */
+/* Without a cache: does a product on a CPU round its fp32 operands to type itself? It does if
+   that is faster, or if the policy names the op. The use of tiles is asked for before, so that
+   the first product has the bits of the next. */
 static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const amp_gemm_args *g,
                        amp_dtype type) {
     if (backend && backend->functions != &ampi_cpu_functions) return 0;
@@ -9733,7 +9724,7 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
             ampi_engine_pairs(type == AMP_BF16, g->m, g->n, g->k) != NULL);
 }
 
-/* Operands as the policy wants them. */
+/* Applies the policy to a product. */
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
     amp_autocast    *ac     = (amp_autocast *)context;
     amp_session     *cached = ampi_cached_session(ac);
@@ -9762,7 +9753,7 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
 
 #ifdef AMP_CUBLAS
 
-/* In here the originals are meant. */
+/* The code below calls cuBLAS itself. */
 #pragma push_macro("cublasSgemmStridedBatched")
 #undef cublasSgemmStridedBatched
 
@@ -9775,8 +9766,8 @@ static void ampi_set_strides(amp_gemm_args *g, int lda, int ldb, int count, long
     g->stride_b = (size_t)stride_b;
 }
 
-/* In g columns are rows. Autocast learns nothing of alpha, which may be in device memory, nor of
-   sizes that cuBLAS refuses, or that no int holds when rows are padded. */
+/* g has rows where cuBLAS has columns. Autocast does not see alpha, which may be in device
+   memory, nor sizes that cuBLAS refuses, or that exceed int when rows are padded. */
 static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperation_t transa,
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda, long long strideA,
@@ -9840,7 +9831,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 /* ---------------------------------------------------------------- >>impl  cblas */
 
 #ifdef AMP_CBLAS_DROP_IN
-#ifdef __cplusplus /* a number as the enumeration that x is of, whatever this BLAS calls it */
+#ifdef __cplusplus /* number as x's enumeration, whatever this BLAS calls it */
 #define AMPI_LIKE(x, number) decltype(x)(number)
 #else
 #define AMPI_LIKE(x, number) (number)
@@ -9854,7 +9845,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc) {
     const int at = ampi_cblas_trans(trans_a), bt = ampi_cblas_trans(trans_b);
-    const int swap = order == CblasColMajor; /* in rows C's transpose is that of B and that of A */
+    const int swap = order == CblasColMajor; /* by rows, C's transpose is B's times A's */
     if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
         ldc > 0 &&
         amp_gemm(NULL, swap ? bt : at, swap ? at : bt, (size_t)(swap ? n : m),
@@ -9872,7 +9863,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 AMPI_STRICT_BEGIN
 
-#if defined(__CUDACC__) /* nvcc hands pragmas on to the host's compiler, but warns */
+#if defined(__CUDACC__) /* nvcc passes pragmas on to the host's compiler, but warns */
 #pragma nv_diagnostic push
 #pragma nv_diag_suppress 1675
 #endif
@@ -9893,8 +9884,8 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 #endif /* >>impl goes on */
 
 /* --------------------------------------------------------------- >>impl  products
-   Read in plain C, here, and by each tier's second reading (>>impl processors).
-   Packing, writing, and products that are thin or tiny. */
+   Compiled here in plain C, and in each tier's second inclusion (>>impl processors): packing,
+   writing, and products that are thin or tiny. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
@@ -9917,7 +9908,7 @@ AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
     memcpy(copy, base, n * (type == AMP_F32 ? 4 : 2));
     return AMPI_(get_as)(copy, type, 0);
 }
-/* A call of memcpy takes longer, and on AMD's processors a masked store. */
+/* memcpy, as a call, takes longer, and so does a masked store on AMD's processors. */
 AMPI_LOOP void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
     uint32_t     copy[AMPI_W];
     const size_t bytes = n * (type == AMP_F32 ? 4 : 2);
@@ -9953,7 +9944,7 @@ AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
     return AMPI_(from_bits)(AMPI_(bf16)(AMPI_(bits)(x)) & 0xffff0000u);
 }
 
-/* W x W: words in lanes of 128 bits, then lanes. */
+/* Transposes W x W: words in lanes of 128 bits, then lanes. */
 AMPI_IN void AMPI_(transpose)(AMPI_V *v) {
     AMPI_V t[AMPI_W];
     size_t i;
@@ -9984,7 +9975,7 @@ AMPI_IN void AMPI_(transpose)(AMPI_V *v) {
 }
 #endif
 
-/* Elements i and on, n of them (or W) there, as they count. */
+/* Elements from i on, of which n are there (or W), as they count. */
 AMPI_IN AMPI_V AMPI_(value)(const ampi_operand *x, size_t i, size_t n) {
     const AMPI_V v = AMPI_(get_first)(ampi_at(x->x, x->type, i), x->type, n);
     return x->as == x->type ? v : AMPI_(round)(v, x->as);
@@ -9996,7 +9987,7 @@ AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp
     const AMPI_V v = AMPI_(get_as)(x, type, i);
     return as == type ? v : AMPI_(round)(v, as);
 }
-/* f with the constants that x has. */
+/* Calls f with x's types as constants. */
 #define AMPI_COUNTED(f, x, ...)                                                                \
     do {                                                                                       \
         if ((x)->type == AMP_F16) f(AMP_F16, AMP_F16, __VA_ARGS__);                            \
@@ -10007,7 +9998,7 @@ AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp
 
 AMPI_IN void AMPI_(lay_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
                            size_t jump, const ampi_operand *x, size_t step, size_t rows, size_t n) {
-    enum { SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is of them */
+    enum { SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is a multiple */
     size_t r, i, q, p;
     for (r = 0; r < rows; r++) {
         float *to = dst + r * ld;
@@ -10035,7 +10026,7 @@ AMPI_IN void AMPI_(turned)(AMPI_V *v, const void *x, const amp_dtype type, const
     AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_counted)(x, type, as, i * step);
     AMPI_(transpose)(v);
 }
-/* The same where fewer rows or elements are there. */
+/* As turned, for fewer rows or elements. */
 AMPI_LOOP void AMPI_(turned_edge)(float *v, const ampi_operand *x, size_t step, size_t rows,
                                   size_t n) {
     AMPI_V block[AMPI_W];
@@ -10164,7 +10155,7 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
     else AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
-/* The same of up to W rows. */
+/* As add_turned, for up to W rows. */
 AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                const float *v, size_t odd) {
     float  m[AMPI_W * AMPI_W];
@@ -10220,7 +10211,7 @@ AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_
 #undef AMPI_V
 #undef AMPI_W
 
-/* Plain C's kernels want vectors by name, since what becomes of loops depends on flags. */
+/* Plain C's kernels name their vectors, because flags decide what becomes of loops. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
 typedef float ampi_f32x4 __attribute__((vector_size(16)));
 AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { /* not x - zero: s390x has double there */
@@ -10276,13 +10267,13 @@ enum { AMPI_W4 = AMPI_W };
 #endif /* >>impl goes on */
 
 /* ---------------------------------------------------------------- >>impl  kernels
-   Read for plain C's x4, here; by each tier's second reading; for pairs and BFMMLA by its own
-   (>>impl processors).
-   Of products: blocks of up to three times AMPI_ROW_STEP rows, two vectors wide. */
+   Compiled here for plain C's x4, in each tier's second inclusion, and for pairs and BFMMLA in
+   one of their own (>>impl processors). Kernels of products: blocks of up to three times
+   AMPI_ROW_STEP rows, two vectors wide. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS | AMPI_PASS_KERNELS)
 
-#ifndef AMPI_SUMS /* of its own */
+#ifndef AMPI_SUMS /* BFMMLA has its own */
 /* One k of R rows of C vectors, of the last of which n columns are there: constants where it is
    inlined, so that sums stay in registers. Rows are at p, or in pairs at a. */
 AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t **a, size_t rs,
@@ -10298,7 +10289,7 @@ AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t *
         AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
     }
 }
-/* Row r of so many, in pairs: where they end, the last pair again. */
+/* Row r of so many, in pairs; after the end, the last pair again. */
 AMPI_IN size_t AMPI_(row)(size_t r, size_t rows) {
     return rows > 1 ? ampi_min(r & ~(size_t)1, rows - 2) + r % 2 : 0;
 }
@@ -10323,17 +10314,17 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
     for (k = 0; k < x->words; k += x->piece) {
         const size_t n = ampi_min(x->words - k, x->piece);
         if (whole && R * C == 6 * AMPI_ROW_STEP && n == AMPI_DEEP) { /* or counting takes time */
-            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, b += ldb) {
-                AMPI_(add_word)(s, p + q, a, rs, b, last, R, C, whole);
+            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, p++, b += ldb) {
+                AMPI_(add_word)(s, p, a, rs, b, last, R, C, whole);
             }
         } else {
-            for (q = 0; q < n; q++, cs ^= next_cs, ldb ^= next_ldb) {
-                AMPI_(add_word)(s, p + q, a, rs, b, last, R, C, whole);
+            for (q = n; q--; p++, cs ^= next_cs, ldb ^= next_ldb) { /* down: a register less */
+                AMPI_(add_word)(s, p, a, rs, b, last, R, C, whole);
                 AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += (ptrdiff_t)cs;
                 b += (ptrdiff_t)ldb;
             }
         }
-        p += AMPI_DEEP + x->next;
+        p += x->next;
         AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
     }
     AMPI_UNROLL for (r = 0; r < R; r++) {
@@ -10384,11 +10375,11 @@ static const ampi_loops AMPI_(loops) = {
 #endif /* >>impl kernels */
 
 /* ---------------------------------------------------------------- >>impl  vectors
-   Read by each tier's first reading (>>impl processors).
-   Of gcc and clang. What operators do not say is an instruction, on x86 by its own name:
-   <immintrin.h> would take gcc a sixth of a second and 60 MB. A tier has, besides what formulas
-   ask for: most16; zeros and zeros16, which add the zeros among a vector's words or 16-bit numbers
-   to an AMPI_N, fewer than 2^16; fma, and low, high ..., of which transpose is made. */
+   Compiled in each tier's first inclusion (>>impl processors), by gcc and clang. What operators
+   do not express is an instruction, on x86 by its own name: <immintrin.h> would take gcc a sixth
+   of a second and 60 MB. Besides what formulas need, a tier has: most16; zeros and zeros16, which
+   add the zeros among a vector's words or 16-bit numbers to an AMPI_N, fewer than 2^16; fma; and
+   low, high ..., of which transpose is made. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_VECTORS
 
@@ -10464,7 +10455,7 @@ AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "vsqrtps {%1, %0|%0
                  "v"(a))
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(f16), (AMPI_V a),
                  "vcvtps2ph {$0, %1, %0|%0, %1, 0}", "=v", "v"(a))
-/* Compilers know these, and what is loaded for them goes into the instruction. */
+/* Builtins, so that compilers put a load into the instruction. */
 #if defined(__clang__)
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
     _Pragma("clang fp contract(on)") return a * b + c;
@@ -10477,7 +10468,7 @@ AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
 }
 #else
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
-    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all; as rounding is set */
+    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all lanes; the current rounding */
 }
 AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
     const AMPI_(ints) zero = {0};
@@ -10499,7 +10490,7 @@ AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
     return __builtin_ia32_vcvtph2ps512_mask((AMPI_(signed16))a, none, AMPI_(all), 4);
 }
 #endif
-/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper lanes. */
+/* Before SSE code runs again, here or in the host: used upper lanes make it slow. */
 AMPI_HERE void AMPI_(done)(void) { __builtin_ia32_vzeroupper(); }
 
 #endif
@@ -10636,7 +10627,7 @@ AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, 
 #undef AMPI_TWO
 #undef AMPI_STORE
 
-/* What all tiers have. */
+/* All tiers have these. */
 AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
 
 AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(add), +)
@@ -10646,7 +10637,7 @@ AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(div), /)
 
 AMPI_HERE AMPI_V AMPI_(splat)(float x) {
     const AMPI_V zero = {0};
-    return x - zero; /* x, whatever it is */
+    return x - zero; /* any x stays as it is */
 }
 AMPI_HERE AMPI_U AMPI_(u32)(uint32_t x) {
     const AMPI_U zero = {0};
@@ -10666,7 +10657,7 @@ AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
 }
 AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { *(AMPI_(at) *)base = (AMPI_V)u; }
 
-/* To bf16, in the upper 16 bits; the lower are of no use. */
+/* To bf16, in the upper 16 bits; the lower ones mean nothing. */
 AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
     const AMPI_U near = u + ((u >> 16 & 1u) + 0x7fffu);
     return AMPI_(choose)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF), u | 0x400000u, near);
@@ -10702,14 +10693,14 @@ AMPI_HERE void AMPI_(put_as)(void *base, amp_dtype type, size_t i, AMPI_V x) {
 AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMPI_V factor) {
     const AMPI_V g = AMPI_(get_as)(grad, type, i);
     const AMPI_U u = AMPI_(bits)(g), product = (AMPI_U)AMPI_(mul)(g, factor);
-    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 1); /* what is not finite stays */
+    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 1); /* inf and NaN stay */
     return AMPI_(from_bits)(AMPI_(choose)(AMPI_(size)(u), most, u, product));
 }
 
 #endif /* >>impl vectors */
 
 /* ------------------------------------------------------------- >>impl  processors
-   What this one has; each tier, for which the file reads itself; their table. */
+   What this processor has; each tier, for which the file includes itself; the table of tiers. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */
 #undef AMPI_PASS
@@ -10722,7 +10713,7 @@ static const ampi_loops ampi_loops_c = {
 
 #if AMPI_X86
 
-/* Registers A to D after cpuid; as its leaf AMPI_XGETBV, A is what the system saves of a thread. */
+/* Registers A to D after cpuid. Leaf AMPI_XGETBV is xgetbv: A is what the system saves. */
 typedef void (*ampi_cpuid_fn)(uint32_t leaf, uint32_t sub, uint32_t *r);
 #define AMPI_XGETBV 0xffffffffu
 static void ampi_cpuid(uint32_t leaf, uint32_t sub, uint32_t *r) {
@@ -10792,7 +10783,7 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 
 #if AMPI_512
 
-/* Sixteen. */
+/* Sixteen floats. */
 #define AMPI_TIER   _avx512
 #ifdef AMPI_TILES_MODEL
 #define AMPI_BY512  unused
@@ -10816,7 +10807,7 @@ typedef ampi_floats_avx512 ampi_x16;
 typedef ampi_words_avx512  ampi_u16;
 
 #ifndef AMPI_TILES_MODEL
-/* Many times as fast as integers are; but subnormals are flushed. */
+/* Many times as fast as integers; but subnormals are flushed. */
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_round_pairs, (ampi_x16 x, ampi_x16 y),
                  "vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}", "=v", "v"(x), "v"(y))
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_join_pairs,
@@ -10860,9 +10851,9 @@ AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd
 }
 #endif
 
-/* Cut the leading bf16 off x: its bits, in the upper 16. The rest is exact; 0 of inf and NaN. Of
-   numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
-   0, as the products do. */
+/* Cuts the leading bf16 off x: its bits, in the upper 16. The rest is exact; 0 of inf and NaN. If
+   x would round to inf, the largest bf16 is cut off. The instruction takes subnormals for 0, as
+   the products do. */
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
     const ampi_u16 most = ampi_u32_avx512(AMPI_F32_INF - 1), inf = ampi_u32_avx512(AMPI_F32_INF);
     const ampi_u16 fine = ampi_above_avx512(inf, ampi_size_avx512(ampi_bits_avx512(*x)));
@@ -10875,7 +10866,7 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
     return high;
 }
 
-/* What the instruction would flush, though it rounds to a normal bf16, made normal. */
+/* Makes normal what the instruction would flush though it rounds to a normal bf16. */
 AMPI_AVX512 ampi_x16 ampi_normal_pairs(ampi_x16 x) {
     const ampi_u16 u = ampi_bits_avx512(x), edge = (ampi_u16)((u & 0x7fff8000u) == 0x7f8000u);
     return ampi_from_bits_avx512(u + (edge & 0x8000u));
@@ -10888,7 +10879,7 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_nearest_of_pairs(ampi_x16 x, ampi_x16 y) {
     return ampi_round_pairs(x, y);
 }
 
-/* The leading bf16 of 32 numbers, side by side; what is left of them. */
+/* Cuts the leading bf16 off 32 numbers; x and y keep the rest. */
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_pairs(ampi_x16 *x, ampi_x16 *y) {
     const ampi_u16 order = ampi_count_avx512(0) << 16, all = ampi_u32_avx512(0x7f807f80u);
     const ampi_u16 h     = ampi_round_pairs(*x, *y);
@@ -10901,8 +10892,8 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_pairs(ampi_x16 *x, ampi_x16 *y) {
     return h;
 }
 
-/* Lines of 32 bf16: n elements (0 if not there) of lines of memory, of all that there are. What
-   nothing is loaded of has no address outside of x: where a page is missing there, the processor
+/* Lines of 32 bf16: n elements of each line of memory, then 0, as are missing lines up to all. A
+   load of no elements gets an address inside of x: if a page is missing there, the processor
    takes hundreds of cycles to find that it needs nothing of it. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
                                            const amp_dtype type, const int terms, size_t step,
@@ -10928,7 +10919,7 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
     if (terms == 2) memset(dst + 16 * all, 0, (all - lines) * 64);
 }
 
-/* Words of four vectors, 4 x 4 in each lane, turned. */
+/* Transposes words of four vectors, 4 x 4 in each lane. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_turn_pairs(ampi_x16 *v) {
     const ampi_x16 a = ampi_low_avx512(v[0], v[1]), b = ampi_low_avx512(v[2], v[3]);
     const ampi_x16 c = ampi_high_avx512(v[0], v[1]), d = ampi_high_avx512(v[2], v[3]);
@@ -10999,7 +10990,7 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
     ampi_done_avx512();
 }
 
-/* Sums alone, to bf16, as ampi_write does it: no sum is subnormal here. */
+/* Writes sums as bf16, with ampi_write's bits: no sum is subnormal here. */
 AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, size_t ld,
                                          size_t i, size_t j, size_t rows, size_t cols) {
     const uint32_t mask = 0xffffffffu >> (32 - cols);
@@ -11016,10 +11007,10 @@ AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, s
     ampi_done_avx512();
 }
 
-/* To bf16 by the instruction, unless there are subnormals. */
+/* Casts to bf16 by the instruction, unless there are subnormals. */
 AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
                                  size_t end) {
-    if (to == AMP_BF16 && from == AMP_F32 && end - i < AMPI_STREAM) { /* or memory is slower */
+    if (to == AMP_BF16 && from == AMP_F32 && end - i < AMPI_STREAM) { /* else around the cache */
         const size_t head = i + ampi_head(ampi_at(dst, AMP_BF16, i), 2, end - i);
         ampi_cast_from(dst, to, src, from, i, head);
         for (i = head; end - i >= 32; i += 32) {
@@ -11092,7 +11083,7 @@ static const ampi_loops ampi_loops_pairs = {
 #define AMPI_SUMS
 
 #ifndef AMPI_TILES_MODEL
-/* As numbers, which every assembler knows: registers' names become theirs. */
+/* Instructions as numbers, which every assembler knows; registers' names become numbers. */
 #ifdef __APPLE__
 #define AMPI_REGISTER "Lampi_"
 #else
@@ -11201,8 +11192,8 @@ static const ampi_engine ampi_engine_mmla = {
 
 #if AMPI_AMX
 
-/* AMX: products of 16-bit types, 32 x 32, in four of eight tile registers. Instructions are named
-   in the text, so that they need no header and no target attribute. All else is as in "avx512". */
+/* AMX: products of 16-bit types, 32 x 32, in four of eight tile registers. Instructions are text,
+   so that they need no header and no target attribute. All else is as in "avx512". */
 
 #ifndef AMPI_TILES_MODEL
 #define AMPI_TILE_READ(op, T, P, S)                                                            \
@@ -11221,7 +11212,7 @@ static const ampi_engine ampi_engine_mmla = {
 static void ampi_use_tiles(int on) { /* eight of 16 rows of 64 bytes */
     struct { uint8_t palette, start, zero[14]; uint16_t width[16]; uint8_t rows[16]; } c;
     int i;
-    if (!on) { /* or every switch of threads would save 8 KiB */
+    if (!on) { /* else every switch of threads would save 8 KiB */
         __asm__ __volatile__("tilerelease" : : : "memory");
         return;
     }
@@ -11234,9 +11225,9 @@ static void ampi_use_tiles(int on) { /* eight of 16 rows of 64 bytes */
     __asm__ __volatile__("ldtilecfg %0" : : "m"(c) : "memory");
 }
 
-/* Linux lends the tile registers to a process that asks, for good; it refuses where a thread has an
-   alternate signal stack too small for them. 158 is arch_prctl, 0x1023 ARCH_REQ_XCOMP_PERM, 18 the
-   registers. */
+/* Linux grants the tile registers to a process that asks, for good. It refuses if a thread has an
+   alternate signal stack too small for them. 158 is arch_prctl, 0x1023 ARCH_REQ_XCOMP_PERM, 18
+   the registers. */
 static int ampi_tiles_ask(void) {
     long result;
     __asm__ __volatile__("syscall"
@@ -11261,8 +11252,8 @@ static void ampi_tiles_multiply(void) {
     AMPI_TILE_DOT(3, 5, 7);
 }
 
-/* Numbers of two terms, the second ones so far behind: high times low first; high high; low high;
-   low low. */
+/* Multiplies numbers of two terms; the second ones are so many words later. First high times low;
+   then high high; low high; low low. */
 static void ampi_tiles_terms(const uint32_t *a, const uint32_t *b, size_t second, int products) {
     ampi_tiles_b(b + second);
     ampi_tiles_a(a);
@@ -11290,7 +11281,7 @@ static void ampi_kernel_tiles(const ampi_block *x) {
         AMPI_TILE_PASS(3, x->in + 16 * 32 + 16, 128);
     }
     for (k = 0; k < x->words; k += AMPI_DEEP, a += step, b += step) {
-        if (x->products == 1) { /* one strip stays near, and the other is read past it */
+        if (x->products == 1) { /* one strip stays in the first cache; the other goes past it */
             if (x->turned) {
                 AMPI_TILE_PASS(4, a, 64);
                 AMPI_TILE_PASS(5, a + 16 * AMPI_DEEP, 64);
@@ -11319,15 +11310,15 @@ static const ampi_engine ampi_engine_tiles = {
 
 #endif /* AMPI_AMX */
 
-/* Best first. Usable says what the processor has and the operating system saves. Whether this
-   process may use tiles is asked at the first product that would: the answer is the next row, or a
-   tier without tiles. */
+/* Best first. A tier is usable if the processor has it and the operating system saves its
+   registers. The first product by tiles asks whether this process may use them: the answer is the
+   next row, or a tier without tiles. */
 static const ampi_tier ampi_tiers[] = {
 #if AMPI_AMX
     {"amx", 8, 0, 1, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
     {"amx", 8, 0, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
 #endif
-#if AMPI_PAIRS /* on Intel's processors slower than FMA: only asked for by name */
+#if AMPI_PAIRS /* on Intel's processors slower than FMA: there only by name */
     {"avx512_bf16", 4, 16, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_pairs_avx512},
 #endif
 #if AMPI_512
@@ -11344,9 +11335,9 @@ static const ampi_tier ampi_tiers[] = {
 
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
-/* The tier in use: cpuid can cost microseconds in a virtual machine, so its answer is stored. It
-   and a thread's autocast are the only mutable globals. A thread with an answer yields to one
-   that has set a tier meanwhile: forcing one is never undone. */
+/* The tier in use. cpuid can cost microseconds in a virtual machine, so its answer is stored.
+   This and a thread's autocast are the only mutable globals. An answer gives way to a tier that
+   another thread has set meanwhile, so that a forced tier stays. */
 static const ampi_tier *ampi_tier_chosen;
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -11361,7 +11352,7 @@ static const ampi_tier *ampi_tier_chosen;
 #define AMPI_TIER_SWAP(was, t) (ampi_tier_chosen = (t), 1)
 #endif
 
-/* An answer to what was unknown while the tier was `was`; the tier now. */
+/* Sets the tier to answer, unless it is no longer `was`. Returns the tier now. */
 static const ampi_tier *ampi_tier_settle(const ampi_tier *was, const ampi_tier *answer) {
     return AMPI_TIER_SWAP(was, answer) ? answer : was;
 }

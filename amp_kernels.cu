@@ -6,16 +6,16 @@
    CUDA 11.8 and newer; compute capability 7.5 and newer (7.0 with a toolkit that still has it:
    code was made by clang and the ptxas of 11.8 to 12.6, and has not run). The declarations are
    in amp.h under ">>api  cuda"; the formulas in its >>core, which this file shares with the CPU.
-   What stands here is memory traffic: load, call the core, store.
+   This file is memory traffic: load, call the core, store.
 
    ONE STEP is two launches, however many tensors there are:
 
        A  ampi_check_kernel    reads the gradients once: finite? norm, statistics; its last block
           (_by_four)           decides: the gate, this step's numbers, the next scale
-       B  ampi_update_kernel   unless the gate says skip, reads the gradients again and unscales
+       B  ampi_update_kernel   reads the gradients again, unless the step is skipped, and unscales
                                them on the way into the optimizer; publishes the next scale
 
-   With AdamW, gradients and model copies in fp16, these are 30 bytes a parameter: A reads a
+   With AdamW, gradients and model copies in fp16, this moves 30 bytes a parameter: A reads a
    gradient, 2; B reads it again, a master, m and v, 2 + 4 + 4 + 4, and writes these three and a
    copy, 4 + 4 + 4 + 2.
 
@@ -23,22 +23,22 @@
 
        launches for 1 to 10,000 tensors   2; 3 if ranks agree; 4 with own; 5 to 9 with few rows
        host synchronisations              0
-       registers, spills                  at most 64, in other storage 80; none (make cuda)
+       registers, spills                  at most 64, in other storage 80; none (13.0: make cuda)
        instructions                       B 191 to 212 for 4 elements, A 5.8 to 6.5 for one
 
    B in other storage: tests/bench/README.md has bytes, instructions, and a step by a model.
 
    HOW WORK IS CUT   Tensors are cut into chunks of AMPI_CHUNK elements. In A a warp takes a chunk,
-   because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
-   8 lanes; or four warps, if there are few chunks, with 2 lanes a thread. In B a block takes a
-   quarter of a chunk; all of it if tensors are small; a sixteenth, which is one iteration of its
-   threads in place of four, if quarters would be less than two waves of blocks on an H200.
-   Loops are grid-strided: every grid and block size gives the same bits.
+   because the canonical sum goes through it in order, 256 lanes wide: each of its 32 threads has 8
+   lanes. If there are few chunks, four warps take one, with 2 lanes a thread. In B a block takes a
+   quarter of a chunk; all of it if tensors are small; and if quarters would be less than two waves
+   of blocks on an H200, a sixteenth, which is one iteration of its threads instead of four. Loops
+   are grid-strided: every grid and block size gives the same bits.
 
    HOW LOOPS ARE WRITTEN   All loads of an iteration are under way before the first is used, and
-   types are told from each other in front of the loop. tests/gpu/nvcc.sh reads in SASS that it is
-   so, counts instructions, and sees the stack of a loop over registers that was not unrolled, as
-   short ones of constant length are unasked. */
+   types are distinguished before the loop. tests/gpu/nvcc.sh checks both in SASS and counts
+   instructions. It also finds the stack of a loop over registers that was not unrolled; short ones
+   of constant length are unrolled without a pragma. */
 
 #include <cublasLt.h>
 #include <cublas_v2.h>
@@ -52,17 +52,17 @@
 #define AMPI_DEVICE static __device__ __forceinline__
 #define AMPI_MEMBER __device__ __forceinline__
 
-/* Blocks have up to 256 threads; an SM shall hold at least so many of them. Chosen so that nothing
-   spills from sm_75 to sm_120. */
+/* Blocks have up to 256 threads, and at least per_sm of them fit on a multiprocessor. per_sm is
+   chosen so that nvcc 13.0 spills nothing from sm_75 to sm_120. */
 #define AMPI_KERNEL(per_sm) static __global__ void __launch_bounds__(256, per_sm)
 
 /* ------------------------------------------------------------- results and launches */
 
-static thread_local int ampi_code; /* behind the last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS */
+static thread_local int ampi_code; /* the code of the last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS */
 
 int amp_cuda_code(void) { return ampi_code; }
 
-/* What was told is taken off the runtime's record, so that nobody hears of it twice. */
+/* The runtime forgets an error that is returned here, so that no later call reports it again. */
 static amp_result ampi_cuda(cudaError_t error) {
     if (error == cudaSuccess) return AMP_OK;
     ampi_code = (int)error;
@@ -78,8 +78,8 @@ static amp_result ampi_cublas(cublasStatus_t status) {
 
 template <class T> struct ampi_identity { typedef T type; };
 
-/* What would spoil a capture that is under way in this or another thread, unless this thread says
-   that it is in none. */
+/* Makes a call that would break a capture in this or another thread; meanwhile this thread says
+   that it takes part in none. */
 template <class F> static cudaError_t ampi_outside_captures(const F &call) {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     const cudaError_t     said = cudaThreadExchangeStreamCaptureMode(&mode);
@@ -89,7 +89,7 @@ template <class F> static cudaError_t ampi_outside_captures(const F &call) {
     return done != cudaSuccess ? done : back;
 }
 
-/* CUDA loads kernels when it first meets them, which had better not be in a capture. */
+/* CUDA loads a kernel when it is first used, which should not be during a capture. */
 static amp_result ampi_load_kernel(const void *kernel, int *ptx_version = NULL) {
     cudaFuncAttributes code = {};
     const cudaError_t  error =
@@ -105,7 +105,7 @@ static amp_result ampi_is_capturing(amp_stream stream, bool *capturing) {
     return result;
 }
 
-/* Where a kernel runs. early: it begins with ampi_wait_for_previous. */
+/* How a kernel is launched. early: it begins with ampi_wait_for_previous. */
 struct ampi_grid {
     unsigned   blocks, threads;
     amp_stream stream;
@@ -117,8 +117,8 @@ static ampi_grid ampi_grid_on(amp_stream stream, uint64_t blocks, unsigned threa
     return {(unsigned)(blocks == 0 ? 1 : blocks < most ? blocks : most), threads, stream, false};
 }
 
-/* Most blocks of a launch, and threads of a block, where tests want others: 32, 64, 128 or 256. No
-   bit of a result depends on either. */
+/* The most blocks of a launch, and the threads of a block (32, 64, 128 or 256), where tests set
+   them. No bit of a result depends on either. */
 #ifdef AMPI_GRIDS
 unsigned ampi_most_blocks, ampi_block_size;
 #else
@@ -148,7 +148,7 @@ static amp_result ampi_launch(const ampi_grid &grid, void (*kernel)(P...),
     return ampi_cuda(cudaLaunchKernelExC(&config, (const void *)kernel, pointers));
 }
 
-/* Where there may be no backend, which would have loaded the kernel. */
+/* A launch where there may be no backend, which would have loaded the kernel. */
 template <class K, class... P>
 static amp_result ampi_launch_alone(const ampi_grid &grid, K kernel, P... arguments) {
     bool capturing;
@@ -157,11 +157,11 @@ static amp_result ampi_launch_alone(const ampi_grid &grid, K kernel, P... argume
     return ampi_launch(grid, kernel, arguments...);
 }
 
-/* What is between two blocks that meet at a counter, by relaxed atomics. In PTX's memory model a
-   fence in front of the addition makes it a release, one behind it an acquire; whoever adds later
-   reads what the former has added, and so synchronizes with it, and sees all that was written in
-   front of its fence, by threads of its block, too, which a barrier has put there. No order of all
-   fences is asked for, which is what __threadfence adds. */
+/* The fence between two blocks that meet at a counter, by relaxed atomics. In PTX's memory model,
+   a fence before the addition makes it a release, and one after it an acquire. A block that adds
+   later reads what the earlier one has added, and so synchronizes with it: it sees all that was
+   written before that one's fence, also by other threads of its block, after a barrier. Unlike
+   __threadfence, this asks for no order of all fences. */
 AMPI_DEVICE void ampi_device_fence(void) {
 #if defined(__CUDA_ARCH__)
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -170,8 +170,8 @@ AMPI_DEVICE void ampi_device_fence(void) {
 #endif
 }
 
-/* B may be launched while A still runs: its blocks take the room that A's last ones leave, and wait
-   until all that A has written can be read. */
+/* B may be launched while A still runs. Its blocks take the room that A's last ones leave, and
+   wait until they can read all that A has written. */
 AMPI_DEVICE void ampi_let_next_begin(void) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -185,9 +185,9 @@ AMPI_DEVICE void ampi_wait_for_previous(void) {
 
 /* ------------------------------------------------------------------- hardware conversions */
 
-/* cvt has the bits of the core's conversions on all numbers, subnormal ones too, but makes one NaN
-   of all. Whoever calls these looks for NaN and then takes the core's. The emulator has what cvt
-   is documented to do. sm_75 has no cvt for bf16, and no need of one: rounding is an addition. */
+/* cvt gives the bits of the core's conversions for all numbers, also subnormal ones, but only one
+   NaN. Callers look for NaN and then use the core's. The emulator does what cvt is documented to
+   do. sm_75 has no cvt for bf16, and needs none: rounding is an addition. */
 AMPI_DEVICE bool ampi_is_nan(uint32_t u) { return (u & 0x7fffffffu) > AMPI_F32_INF; }
 
 AMPI_DEVICE void ampi_cvt_from_f16(uint32_t word, uint32_t *low, uint32_t *high) {
@@ -212,7 +212,7 @@ AMPI_DEVICE uint32_t ampi_cvt_to_bf16(uint32_t low, uint32_t high) {
     return word;
 #endif
 }
-/* Not as a comparison in C++, which --use_fast_math would flush. */
+/* In PTX, because --use_fast_math would flush the operands of a comparison in C++. */
 AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 #if defined(__CUDA_ARCH__)
     uint32_t any;
@@ -230,7 +230,7 @@ AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 AMPI_DEVICE uint32_t ampi_f32_from_half(uint32_t half) {
     uint32_t u, none;
     ampi_cvt_from_f16(half, &u, &none);
-    if (ampi_is_nan(u)) u = ampi_f32_from_f16((uint16_t)(half | 0x7c00u)); /* of known exponent */
+    if (ampi_is_nan(u)) u = ampi_f32_from_f16((uint16_t)(half | 0x7c00u)); /* known exponent */
     return u;
 }
 AMPI_DEVICE uint32_t ampi_half_from_f32(uint32_t type, uint32_t u) {
@@ -240,20 +240,20 @@ AMPI_DEVICE uint32_t ampi_half_from_f32(uint32_t type, uint32_t u) {
 
 /* ------------------------------------------------------------------- elementwise access */
 
-/* Arrays are visited in ranges. A range is a run of groups, of four or eight elements, which all
-   its arrays have at addresses that are multiples of a group's size, and a rest of single elements
-   in front and behind; if the arrays do not agree, all of it is rest. Groups are loops for types
-   that the compiler knows, one transaction for each array; the rest is one loop for all types.
+/* Arrays are processed in ranges: groups of four or eight elements in a row, whose addresses in
+   all arrays are multiples of a group's size, and a rest of single elements before and after. If
+   arrays do not agree, all is rest. Groups have a loop for each combination of types, with one
+   transaction for each array; the rest has one loop for all types.
 
-   A loop has two halves for each group, fetch and finish. Fetching leaves elements packed as they
-   lie in memory: an instruction that unpacked them would wait for the load in front of the next. */
+   A loop treats each group in two steps, fetch and finish. Fetching leaves elements packed as in
+   memory: an instruction that unpacked them would wait for its load before the next begins. */
 enum {
-    AMPI_ANY    = 3, /* beside amp_dtype: known when the kernel runs */
+    AMPI_ANY    = 3, /* besides amp_dtype: known at run time */
     AMPI_ABSENT = 4,
     AMPI_SPAN   = AMPI_CHUNK / 2
 };
 
-/* Arrays are in global memory, which the compiler cannot see of pointers found in a table. */
+/* Arrays are in global memory. The compiler cannot see that of pointers from a table. */
 template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
 #if defined(__CUDA_ARCH__)
     __builtin_assume(__isGlobal(p));
@@ -261,8 +261,8 @@ template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
     return (T *)p;
 }
 
-/* An element that is not aligned. A loop: of four loads in a row nvcc makes conditional ones, which
-   keep a register each, or one of all, as in the branch of those that are aligned. */
+/* An element that is not aligned. It is a loop, because nvcc makes four loads in a row
+   conditional, which takes a register each, or one load, as in the branch for aligned ones. */
 AMPI_DEVICE uint32_t ampi_by_bytes(const char *p, unsigned size) {
     uint32_t u = 0;
 #pragma unroll 1
@@ -270,7 +270,7 @@ AMPI_DEVICE uint32_t ampi_by_bytes(const char *p, unsigned size) {
     return u;
 }
 
-/* What is moved in one transaction. ONCE: nobody reads it again soon, so that it leaves the caches
+/* The words of one transaction. ONCE: they are not read again soon, and may leave the caches
    first. */
 template <int WORDS> struct ampi_raw { uint32_t w[WORDS]; };
 template <int WORDS> struct ampi_vector;
@@ -292,8 +292,7 @@ template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_put_vector(char *p, const 
 
 template <int TYPE, bool ONCE = false> struct ampi_array;
 
-/* A range of an array of any type and at any address, by elements or, where not even these are
-   aligned, by bytes. */
+/* A range of an array of any type, at any address: by elements or, if unaligned, by bytes. */
 template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
     char    *base; /* NULL: absent */
     uint32_t type;
@@ -302,7 +301,7 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
     template <int N> using raw = ampi_raw<1>;
 
     AMPI_MEMBER unsigned size() const { return type == AMP_F32 ? 4 : 2; }
-    /* Elements in front of the first group of n. */
+    /* Elements before the first group of n. */
     AMPI_MEMBER unsigned head(unsigned n) const {
         const unsigned past = (unsigned)((uintptr_t)base % (n * size()));
         return (n * size() - past) % (n * size()) / size();
@@ -394,13 +393,13 @@ template <int TYPE, bool ONCE> struct ampi_array {
     }
 };
 
-/* One without elements: nothing is written. */
+/* An array without elements: nothing is written. */
 template <bool ONCE> struct ampi_array<AMPI_ABSENT, ONCE> {
     AMPI_MEMBER ampi_array(const ampi_any &) {}
     template <int N> AMPI_MEMBER void put(size_t, const uint32_t *) const {}
 };
 
-/* What starts at element begin. */
+/* A range that begins at element begin. */
 AMPI_DEVICE ampi_any ampi_array_at(const void *base, uint32_t type, uint64_t begin) {
     const unsigned size = type == AMP_F32 ? 4 : 2;
     char *const    at   = base ? (char *)base + begin * size : NULL;
@@ -411,10 +410,10 @@ AMPI_DEVICE unsigned ampi_count_from(uint64_t begin, uint64_t n, unsigned most) 
     return begin >= n ? 0 : n - begin < most ? (unsigned)(n - begin) : most;
 }
 
-/* Elements [first, behind) of a range are groups, the others its rest. */
+/* Elements [first, behind) of a range are groups, all others its rest. */
 struct ampi_segment { unsigned first, behind; };
 
-/* Groups of n from element first on, if all arrays have theirs there. */
+/* Groups of n from element first on, if all arrays have groups there. */
 template <class... A>
 AMPI_DEVICE ampi_segment ampi_groups_in(unsigned n, unsigned first, unsigned count,
                                         const A &...arrays) {
@@ -425,8 +424,8 @@ AMPI_DEVICE ampi_segment ampi_groups_in(unsigned n, unsigned first, unsigned cou
     return agree ? s : ampi_segment();
 }
 
-/* Share groups of N elements among the block. Each thread has UNDER_WAY of them fetched before it
-   finishes one; side by side in a warp, so that their distances are constants. */
+/* Shares groups of N elements among a block. Each thread fetches UNDER_WAY of them before it
+   finishes one. They are side by side in a warp, so that their distances are constants. */
 template <int N, int UNDER_WAY, class W>
 AMPI_DEVICE void ampi_each_group(const W &work, ampi_segment s) {
     const unsigned apart = 32 * N, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -444,7 +443,7 @@ AMPI_DEVICE void ampi_each_group(const W &work, ampi_segment s) {
         work.template finish<N>(i, work.template fetch<N>(i));
 }
 
-/* The rest of a range of count elements, whose work is one for any type. */
+/* The rest of a range of count elements, in one loop for any types. */
 template <int UNDER_WAY, class W>
 AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) {
     const unsigned groups = s.behind - s.first, others = count - groups;
@@ -461,11 +460,11 @@ AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) 
 
 AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
 
-/* Does op leave an element of a dst of this type as it is? */
+/* Does op leave an element as it is, in a dst of this type? */
 template <class OP> AMPI_DEVICE bool ampi_leaves(const OP &, uint32_t, uint32_t) { return false; }
 
-/* dst = op(src), element by element, in bits of fp32; if it ADDS, of what was in dst, too. Other
-   ops do not look at that; most do not at dst's type. */
+/* dst = op(src), element by element, in bits of fp32. If ADDS, op also gets what was in dst.
+   Other ops ignore that argument; most ignore dst's type. */
 template <bool ADDS, class OP, int DST, int SRC> struct ampi_mapper {
     typedef ampi_array<SRC, ADDS && SRC != AMPI_ANY> source;
     ampi_array<DST> dst;
@@ -502,9 +501,9 @@ template <bool ADDS, class OP, int DST, int SRC> struct ampi_mapper {
     }
 };
 
-/* A thread has 64 bytes of src under way, or 32 beside those of dst. Beside fp32 halves go by four:
-   then no array has accesses that leave gaps between the threads of a warp. In place too: by eight
-   the compiler is short of predicates, and fetches late. */
+/* A thread fetches 64 bytes of src at once, or 32 besides those of dst. Beside fp32, 16-bit types
+   go by four, so that a warp's accesses leave no gaps in any array. In place, too: by eight the
+   compiler is short of predicates, and fetches late. */
 template <bool ADDS, int DST, int SRC, class OP>
 AMPI_DEVICE ampi_segment ampi_map_groups(const ampi_any &dst, const ampi_any &src, unsigned count,
                                          const OP &op) {
@@ -518,7 +517,7 @@ AMPI_DEVICE ampi_segment ampi_map_groups(const ampi_any &dst, const ampi_any &sr
     return s;
 }
 
-/* Which types a kernel has loops for; others are all rest. */
+/* Types for which a kernel has loops; all others are rest. */
 template <int DST, int SRC> struct ampi_pair {};
 template <class... P> struct ampi_pairs {};
 typedef ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
@@ -552,7 +551,7 @@ struct ampi_copy_op {
     AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, uint32_t) const { return u; }
 };
 
-/* count elements become zero. */
+/* Sets count elements to zero. */
 AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
     const unsigned  n = 16 / x.size(), first = x.head(n);
     const ampi_segment s = ampi_groups_in(n, first, count, x);
@@ -564,24 +563,24 @@ AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
 
 /* ------------------------------------------------------------------- A: check */
 
-/* A team of WARPS warps takes a chunk, in rows of 256 elements, of which each of its threads has
-   8 / WARPS: one warp where there are chunks enough for all multiprocessors; four where there are
-   not, so that a chunk is fetched in fewer turns. Rows start at a 16-byte boundary, so that e-th of
-   a thread need not be the lane of that number; but it is the same lane in every row, and turning
-   all lanes round changes no pair of them. */
+/* A team of WARPS warps takes a chunk, in rows of 256 elements, of which each thread has 8 /
+   WARPS. It is one warp if there are chunks enough for all multiprocessors, and four if there are
+   not, so that fetching a chunk takes fewer rounds. Rows begin at a multiple of 16 bytes, so a
+   thread's e-th element need not be of the lane with that number. But it is of the same lane in
+   every row, and a rotation of all lanes changes no pair of them. */
 template <int WARPS> struct ampi_found {
     float    lane[8 / WARPS];
     uint32_t max;     /* bits of the largest magnitude */
-    uint32_t nonzero; /* in two halves of 16 bits, to be added */
+    uint32_t nonzero; /* two counts of 16 bits, to be added */
     uint32_t nonfinite, nan;
-    int      first;   /* not finite */
+    int      first;   /* the first that is not finite */
 };
 
 enum { AMPI_NONE = 0x7fffffff };
 static_assert(AMPI_LANES == 8 * 32, "a warp has eight lanes in each thread");
 static_assert(AMPI_CHUNK / 32 <= 0xffff, "found.nonzero: a thread counts its elements in 16 bits");
 
-/* What the warps of a team tell each other. */
+/* What the warps of a team exchange. */
 struct ampi_warps {
     float    lanes[AMPI_LANES];
     uint32_t word[4];
@@ -592,7 +591,7 @@ template <int WARPS> AMPI_DEVICE void ampi_meet(void) {
     else __syncthreads();
 }
 
-/* Which element of a row is e-th of a thread, if a load brings per_load elements. */
+/* The place in a row of a thread's e-th element, if a load brings per_load elements. */
 template <int WARPS> AMPI_DEVICE int ampi_place_of(int e, int per_load) {
     const int member = (int)threadIdx.x % (32 * WARPS);
     return e / per_load * per_load * 32 * WARPS + member * per_load + e % per_load;
@@ -604,8 +603,8 @@ AMPI_DEVICE void ampi_take_one(ampi_found<WARPS> *f, int e, uint32_t magnitude, 
     f->lane[e] = ampi_add(f->lane[e], ampi_mul(t, t));
 }
 
-/* What one load has brought, from the thread's e-th element on. Halves are compared with zero two
-   at a time: adding 0x7fff carries into the top bit of all but zero. */
+/* Takes what one load has brought, from the thread's e-th element on. 16 bits are compared with
+   zero two at a time: adding 0x7fff carries into the top bit of all except zero. */
 template <int TYPE, int WARPS, int WORDS>
 AMPI_DEVICE void ampi_take_load(ampi_found<WARPS> *f, int e, const ampi_raw<WORDS> &r) {
     for (int k = 0; k < WORDS; k++) {
@@ -624,7 +623,7 @@ AMPI_DEVICE void ampi_take_load(ampi_found<WARPS> *f, int e, const ampi_raw<WORD
     }
 }
 
-/* Rows [from, to) element by element: those that stick out at the ends, those of a chunk that
+/* Takes rows [from, to) element by element: incomplete ones at the ends, all of a chunk that
    needs care, and all of one whose elements are not aligned. */
 template <int PER_LOAD, int WARPS>
 AMPI_DEVICE void ampi_take_ragged(ampi_found<WARPS> *f, const ampi_any &grads, int head, int from,
@@ -647,7 +646,7 @@ AMPI_DEVICE void ampi_take_ragged(ampi_found<WARPS> *f, const ampi_any &grads, i
     }
 }
 
-/* Add the lanes of a team in the canonical pairs; every thread gets the sum. */
+/* Adds the lanes of a team in the canonical pairs. Every thread gets the sum. */
 template <int WARPS>
 AMPI_DEVICE float ampi_add_lanes(const ampi_found<WARPS> *f, int per_load, ampi_warps *team) {
     const int thread = (int)threadIdx.x % 32;
@@ -663,7 +662,7 @@ AMPI_DEVICE float ampi_add_lanes(const ampi_found<WARPS> *f, int per_load, ampi_
     return __shfl_sync(0xffffffffu, v[0], 0);
 }
 
-/* Every thread of a team gets the sum of all their numbers, or the largest. */
+/* Every thread of a team gets the sum of all threads' numbers, or the largest of them. */
 template <int WARPS, bool SUM> AMPI_DEVICE uint32_t ampi_reduce(uint32_t x, ampi_warps *team) {
     uint32_t all = 0;
     for (int half = 16; half; half /= 2) {
@@ -678,9 +677,9 @@ template <int WARPS, bool SUM> AMPI_DEVICE uint32_t ampi_reduce(uint32_t x, ampi
     return all;
 }
 
-/* One thread of each team tells what was found. A tensor of one chunk is done with that; of
-   several, whoever brings the last publishes what all have gathered, and clears it for the next
-   step. So no block has to walk through all tensors at the end. */
+/* One thread of each team reports what was found. For a tensor of one chunk, that is all. For
+   others, the thread that reports the last chunk publishes what all have gathered, and clears it
+   for the next step. So no block has to go through all tensors at the end. */
 AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_tally &found) {
     ampi_slot     *slot   = &plan.slots[i];
     const unsigned chunks = (unsigned)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
@@ -717,12 +716,12 @@ template <int TYPE, int WARPS> struct ampi_row_of {
         IN_ROW   = 8 / WARPS * ampi_array<TYPE>::SIZE, /* bytes of a thread */
         PER_LOAD = (IN_ROW < 16 ? IN_ROW : 16) / ampi_array<TYPE>::SIZE,
         LOADS    = 8 / WARPS / PER_LOAD,
-        APART    = PER_LOAD * 32 * WARPS, /* of a thread's loads in a row */
-        ROWS     = 128 / IN_ROW           /* of which a thread has all loads under way at once */
+        APART    = PER_LOAD * 32 * WARPS, /* between a thread's loads in a row */
+        ROWS     = 128 / IN_ROW           /* whose loads a thread has under way at once */
     };
 };
 
-/* ROWS rows from number row on, of which all elements are there. */
+/* Takes ROWS complete rows, from number row on. */
 template <int TYPE, int WARPS, int ROWS>
 AMPI_DEVICE void ampi_take_rows(ampi_found<WARPS> *f, const ampi_array<TYPE> &mine, int row) {
     typedef ampi_row_of<TYPE, WARPS> of;
@@ -732,13 +731,13 @@ AMPI_DEVICE void ampi_take_rows(ampi_found<WARPS> *f, const ampi_array<TYPE> &mi
         r[k] = mine.template fetch<of::PER_LOAD>((size_t)row * AMPI_LANES +
                                                  k / of::LOADS * AMPI_LANES +
                                                  k % of::LOADS * of::APART);
-    if (ROWS > 1) __syncwarp(); /* or the compiler puts uses of the first in front of the last */
+    if (ROWS > 1) __syncwarp(); /* else the compiler uses the first before it loads the last */
 #pragma unroll
     for (int k = 0; k < ROWS * of::LOADS; k++)
         ampi_take_load<TYPE>(f, k % of::LOADS * of::PER_LOAD, r[k]);
 }
 
-/* What was found in count elements, behind all of which rest elements of the tensor remain. */
+/* What a team found in count elements; rest is all that the tensor has from start on. */
 template <int WARPS>
 AMPI_DEVICE void ampi_tell_found(const ampi_found<WARPS> &f, uint64_t rest, int count,
                                  ampi_warps *team, ampi_tally *found) {
@@ -753,8 +752,8 @@ AMPI_DEVICE void ampi_tell_found(const ampi_found<WARPS> &f, uint64_t rest, int 
                    ampi_reduce<WARPS, true>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team);
 }
 
-/* A team checks count elements, start being the first: what the CPU's ampi_check_chunk does, in the
-   same order. Returns the sum of squares; *found is what one chunk adds to the tensor's tally. */
+/* A team checks count elements from start on, as the CPU's ampi_check_chunk does, and in the same
+   order. Returns the sum of squares; *found is what this chunk adds to the tensor's tally. */
 template <int TYPE, int WARPS>
 AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int count,
                                       ampi_warps *team, ampi_tally *found) {
@@ -785,7 +784,7 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
             ampi_take_ragged<PER_LOAD>(&f, grads, head, full, rows, count, false, 1.0f);
         }
         f.max = ampi_reduce<WARPS, false>(f.max, team);
-        if (!careful && f.max >= AMPI_F32_INF) continue; /* sums and zeros say nothing now */
+        if (!careful && f.max >= AMPI_F32_INF) continue; /* sums and zeros are of no use */
         sum = ampi_add_lanes(&f, PER_LOAD, team);
         if (back != 1.0) break;
         if (ampi_nonfinite(ampi_bits_of_f32(sum))) {
@@ -802,7 +801,7 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
     return ampi_mul64(ampi_double(sum), back);
 }
 
-/* The chunks of all ranks are summed by one block, for its first thread. */
+/* One block sums the chunks of all ranks, for its first thread. */
 AMPI_DEVICE double ampi_sum_partials(const amp_plan *plan, double *lanes) {
     for (unsigned l = threadIdx.x; l < AMPI_LANES; l += blockDim.x) {
         double sum = 0.0;
@@ -820,7 +819,7 @@ AMPI_DEVICE double ampi_sum_partials(const amp_plan *plan, double *lanes) {
     return lanes[0];
 }
 
-/* The end of A, by one block: the scaler runs, unless ranks have to meet first. */
+/* The end of A, by one block. It decides, unless ranks have to meet first. */
 AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
     const double  norm2 = plan->meets == AMPI_OVER_SUMS ? 0.0 : ampi_sum_partials(plan, lanes);
     ampi_control *c     = plan->control;
@@ -833,8 +832,8 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
     }
 }
 
-/* The sums of other ranks' chunks, which hold what the last meeting has brought: they lie between a
-   slot's own and the next one's. Where there are more blocks than such gaps, several share one. */
+/* Clears the sums of other ranks' chunks, which hold the last reduction's. They lie between a
+   slot's own and the next one's. If there are more blocks than such gaps, several share one. */
 AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
     const unsigned gaps  = (unsigned)plan->num_slots + 1;
     const unsigned share = gridDim.x > gaps ? gridDim.x / gaps : 1;
@@ -849,9 +848,9 @@ AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
 
 /* ------------------------------------------------------------------- samples
 
-   A step that is sampled goes through its arrays once more, element by element: it is one in many.
-   A block counts in memory of its own, then adds to the tensor's histogram. (That is never declared
-   in a template, where the emulator would not know it for a block's own.) */
+   A sampled step goes through its arrays once more, element by element: it is one in many. A block
+   counts in shared memory, then adds to the tensor's histogram. (That memory is never declared in a
+   template, where the emulator would not know that it is a block's own.) */
 
 AMPI_DEVICE uint32_t *ampi_begin_counts(void) {
     __shared__ uint32_t counts[AMPI_COUNTS];
@@ -880,15 +879,15 @@ AMPI_DEVICE void ampi_count_grad(uint32_t *counts, uint32_t magnitude) {
     atomicAdd(&counts[magnitude <= AMPI_BF16_ZERO_TO ? AMPI_BF16_ZERO : AMPI_BF16_SMALL], 1u);
 }
 
-/* What a block takes at a time. */
+/* What a block processes at a time. */
 struct ampi_share {
     ampi_slot *slot;
     uint64_t   begin;
-    unsigned   count; /* 0 behind the end of a tensor */
+    unsigned   count; /* 0 after the end of a tensor */
     ampi_any   grad;
 };
 
-/* A share of a chunk: 2^split are one. */
+/* A share is a chunk, or one of its 2^split equal parts. */
 AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t number) {
     const unsigned length = AMPI_CHUNK >> plan.split;
     ampi_share     s;
@@ -899,7 +898,7 @@ AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t number) {
     return s;
 }
 
-/* All gradients, when they have been checked. */
+/* Samples all gradients, after they have been checked. */
 AMPI_DEVICE void ampi_sample_shares(const amp_plan &plan) {
     for (uint64_t k = blockIdx.x; k < plan.num_chunks << plan.split; k += gridDim.x) {
         const ampi_share s = ampi_share_of(plan, k);
@@ -912,7 +911,7 @@ AMPI_DEVICE void ampi_sample_shares(const amp_plan &plan) {
     }
 }
 
-/* The histogram that the next sample will fill. */
+/* Clears the histogram that the next sample will fill. */
 AMPI_DEVICE void ampi_clear_histograms(const amp_plan *plan) {
     ampi_histogram *next = ampi_histogram_of(plan, ~plan->record->which, 0);
     const uint64_t all  = (uint64_t)plan->num_slots * AMPI_COUNTS;
@@ -921,8 +920,8 @@ AMPI_DEVICE void ampi_clear_histograms(const amp_plan *plan) {
         next[k / AMPI_COUNTS].count[k % AMPI_COUNTS] = 0;
 }
 
-/* Is this the block that arrives last, of so many? It sees what all others have written: one thread
-   of each block fences before it arrives and after, and the block's barriers hand that on. */
+/* Is this the last of so many blocks to arrive? It sees what all others have written: one thread
+   of each block fences before it arrives and after, and the block's barriers pass that on. */
 AMPI_DEVICE bool ampi_is_last(uint32_t *arrived, uint32_t blocks, uint32_t *shared) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -934,7 +933,7 @@ AMPI_DEVICE bool ampi_is_last(uint32_t *arrived, uint32_t blocks, uint32_t *shar
     return *shared != 0;
 }
 
-/* What the threads of a block share: 256 at most if a warp is a team, else one team. */
+/* Shared memory of a block: at most eight teams of one warp, or one team of four. */
 template <int WARPS> struct ampi_check_room {
     ampi_warps teams[WARPS == 1 ? 8 : 1];
     double     sums[AMPI_LANES];
@@ -955,11 +954,11 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
         const uint32_t i     = plan.chunk_slots[c];
         ampi_slot     *slot  = &plan.slots[i];
         const uint64_t start = (c - slot->first_chunk) * AMPI_CHUNK;
-        const uint64_t rest  = slot->n > start ? slot->n - start : 0; /* of few rows, maybe 0 */
+        const uint64_t rest  = slot->n > start ? slot->n - start : 0; /* if sparse, maybe 0 */
         const int      count = rest < AMPI_CHUNK ? (int)rest : (int)AMPI_CHUNK;
         ampi_tally     found = {};
         double         sum   = 0.0;
-        if (!slot->grad || rest == 0) /* a tensor may have had one in the step before */
+        if (!slot->grad || rest == 0) /* it may have had a gradient before */
             ;
         else if (slot->grad_type == AMP_F16)
             sum = ampi_check_by_team<AMP_F16, WARPS>(slot, start, count, team, &found);
@@ -990,7 +989,7 @@ AMPI_KERNEL(2) ampi_check_by_four_kernel(amp_plan plan) {
     ampi_check_chunks<4>(plan, &room);
 }
 
-/* After the ranks' meeting, one block. */
+/* After the ranks' reduction, by one block. */
 AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) {
     __shared__ double lanes[AMPI_LANES];
     if (plan.meets == AMPI_OVER_SUMS) plan.control->norm2 = ampi_sum_partials(&plan, lanes);
@@ -999,9 +998,9 @@ AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) {
 
 /* ------------------------------------------------------------------- gradients of few rows */
 
-/* In front of A they are sorted by row, stably, and summed; A sees the sums. In tiles of AMPI_TILE
-   entries, one block each; what spans the tiles of a table is left to the block that is last there.
-   A tile is gone through in rounds of a block, and in a round in the order of threads. */
+/* Before A they are sorted by row, stably, and summed; A sees the sums. A block takes a tile of
+   AMPI_TILE entries. What spans the tiles of a table is done by the last block there. A tile is
+   processed in rounds of a block, and in a round in the order of threads. */
 AMPI_DEVICE ampi_sparse *ampi_sparse_at(const amp_plan *plan, uint32_t tile) {
     ampi_sparse *s = plan->sparse + plan->num_sparse - 1;
     while (s->first_tile > tile) s--;
@@ -1018,7 +1017,7 @@ struct ampi_tile {
     }
 };
 
-/* counts of digits in each tile become places: where do those of a tile go? */
+/* Turns counts of digits in each tile into the places where a tile's digits go. */
 AMPI_DEVICE void ampi_place_digits(uint32_t *counts, uint32_t tiles, uint32_t *total) {
     for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
         uint32_t sum = 0;
@@ -1040,7 +1039,7 @@ AMPI_DEVICE void ampi_place_digits(uint32_t *counts, uint32_t tiles, uint32_t *t
     __syncthreads();
 }
 
-/* How often is each first digit in each tile? Scattering counts those behind it. */
+/* Counts the first digits in each tile. Scattering counts later ones. */
 AMPI_KERNEL(4) ampi_count_kernel(amp_plan plan) {
     __shared__ uint32_t digits[AMPI_DIGITS], last;
     for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
@@ -1058,7 +1057,7 @@ AMPI_KERNEL(4) ampi_count_kernel(amp_plan plan) {
     }
 }
 
-/* In tables of so many tiles each block counts all entries: that is sooner done than a launch. */
+/* In tables of so many tiles each block counts all entries, which is faster than a launch. */
 enum { AMPI_FEW_TILES = 4 };
 AMPI_DEVICE void ampi_count_all(const ampi_sparse *s, const ampi_tile &t, uint32_t given,
                                 uint32_t *next, uint32_t *total) {
@@ -1076,7 +1075,7 @@ AMPI_DEVICE void ampi_count_all(const ampi_sparse *s, const ampi_tile &t, uint32
     __syncthreads();
 }
 
-/* Sorted: how many rows begin in front of each AMPI_SEGMENT entries? And what A has to know. */
+/* After sorting: how many rows begin before each AMPI_SEGMENT entries? And what A has to know. */
 AMPI_DEVICE void ampi_count_rows(const amp_plan *plan, ampi_sparse *s, const uint32_t *keys,
                                  uint32_t *total) {
     const uint32_t given = s->given, all = (given + AMPI_SEGMENT - 1) / AMPI_SEGMENT;
@@ -1103,7 +1102,7 @@ AMPI_DEVICE void ampi_count_rows(const amp_plan *plan, ampi_sparse *s, const uin
     s->early = 0;
 }
 
-/* Which threads of the warp have the same digit? None for one without an entry. */
+/* The threads of the warp that have the same digit; none for a thread without an entry. */
 AMPI_DEVICE uint32_t ampi_alike(uint32_t digit, bool has) {
     uint32_t alike = __ballot_sync(0xffffffffu, has);
     for (int bit = 0; bit < 8; bit++) {
@@ -1147,7 +1146,7 @@ AMPI_DEVICE void ampi_scatter_tile(const ampi_sparse *s, const ampi_tile &t, uin
     }
 }
 
-/* counts are zero when they have been read. */
+/* Counts are cleared after they have been read. */
 AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass, bool counted) {
     __shared__ ampi_scatter_room room;
     for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
@@ -1162,7 +1161,7 @@ AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass, bool counted) {
             if (slot->values && *s->num_rows > s->most) atomicMax(&s->early, 1u);
         }
         for (uint32_t i = t.first + threadIdx.x; pass == 0 && i < t.behind; i += blockDim.x)
-            if (s->rows[i] >= s->table) atomicMax(&s->early, s->most + 1u - i); /* a bad one */
+            if (s->rows[i] >= s->table) atomicMax(&s->early, s->most + 1u - i); /* a bad row */
         if (!counted) ampi_count_all(s, t, given, room.next, room.found[0]);
         for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
             for (unsigned w = 0; w < blockDim.x / 32; w++) room.found[w][d] = 0;
@@ -1179,8 +1178,8 @@ AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass, bool counted) {
     }
 }
 
-/* The first of sorted keys [first, behind) that is key or more; behind if there is none. A warp
-   looks at 32 at a time. */
+/* The first of sorted keys [first, behind) that is key or more, or behind if there is none. A
+   warp reads 32 at a time. */
 AMPI_DEVICE uint32_t ampi_first_of(const uint32_t *keys, uint32_t key, uint32_t first,
                                    uint32_t behind) {
     while (first < behind) {
@@ -1194,19 +1193,19 @@ AMPI_DEVICE uint32_t ampi_first_of(const uint32_t *keys, uint32_t key, uint32_t 
     return first;
 }
 
-/* What is added up: count values, to what is there; or instead of it, at places, of which each lane
-   of a warp has two, 32 apart. As a tree: runs are added, and in pairs their sums, which wait for
-   each other as a binary counter has its digits; what is there comes last. */
+/* What is added up: count values to what is there; or instead of it, those at places, of which
+   each lane of a warp has two, 32 apart. As a tree: runs are added, then their sums in pairs,
+   which wait for each other like a binary counter's digits; what is there comes last. */
 struct ampi_addends {
     ampi_any to, values;
     uint64_t length; /* from one to the next */
     uint32_t count, low, high;
-    uint32_t run; /* of a tree: how many are added one after the other */
+    uint32_t run; /* of a tree: how many are added in order */
 };
 enum ampi_addition { AMPI_IN_ORDER, AMPI_BY_PLACES, AMPI_AS_TREE };
-enum { AMPI_WAITING = 16 }; /* of 65536 runs */
+enum { AMPI_WAITING = 16 }; /* for 65536 runs */
 
-/* Where a thread's sums wait, words of the block's apart. */
+/* Where a thread's sums wait, one word of each thread of the block after another. */
 AMPI_DEVICE uint32_t *ampi_waiting_of_thread(void) {
     __shared__ uint32_t waiting[AMPI_WAITING * 2 * 256];
     return waiting + threadIdx.x;
@@ -1216,13 +1215,13 @@ AMPI_DEVICE uint32_t ampi_sum_of(uint32_t x, uint32_t y) {
     return ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(x), ampi_f32_from_bits(y)));
 }
 
-/* Their sum, for N elements of the row from i. A warp stays together. */
+/* Adds them up, for N elements of the row from i on. All threads of a warp take part. */
 template <int TYPE, int N, int HOW> struct ampi_row_adder {
     enum { SUM = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, PLACES = HOW == AMPI_BY_PLACES };
     typedef ampi_array<TYPE> source;
     const ampi_addends      &a;
     uint32_t                 sum[N], k;  /* values that are added */
-    uint32_t                 left, runs; /* of the run under way; those that ended */
+    uint32_t                 left, runs; /* of the current run; finished runs */
     bool                     fresh;      /* does the next value begin a sum? */
 
     AMPI_MEMBER ampi_row_adder(const ampi_addends &x) : a(x) {}
@@ -1234,7 +1233,7 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
         left  = a.run;
         fresh = true;
     }
-    /* The next M, all under way before the first is used. */
+    /* Adds the next M, all of which are loaded before the first is used. */
     template <int M> AMPI_MEMBER void add(unsigned i) {
         typename source::template raw<N> r[M];
         const uint32_t                   held = k < 32 ? a.low : a.high;
@@ -1272,8 +1271,8 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
     }
 };
 
-/* Groups of a range of count elements, or its rest. Lanes beyond look at the first of their warp,
-   since loads without a condition take fewer registers. */
+/* Groups of a range of count elements, or its rest. Lanes beyond its end read the first element
+   of their warp, because loads without a condition take fewer registers. */
 template <int TYPE, int N, int HOW>
 AMPI_DEVICE void ampi_sum_addends(const ampi_addends &a, ampi_segment s, unsigned count) {
     const unsigned lane = threadIdx.x % 32, groups = s.behind - s.first;
@@ -1297,8 +1296,8 @@ template <int HOW> AMPI_DEVICE void ampi_add_up(const ampi_addends &a, unsigned 
     ampi_sum_addends<AMPI_ANY, 1, HOW>(a, s, count);
 }
 
-/* A block takes sorted entry i. If a segment of a row begins there, it is added up; the last one
-   that is done with a row of several adds these. */
+/* A block takes sorted entry i. If a segment of a row begins there, it adds that up. If a row has
+   several, the last block that is done with one adds their sums. */
 AMPI_DEVICE void ampi_sum_segment(const amp_plan &plan, const ampi_sparse *s, uint32_t i,
                                   uint32_t *last) {
     const ampi_slot *slot  = &plan.slots[s->slot];
@@ -1342,16 +1341,16 @@ AMPI_KERNEL(2) ampi_sum_rows_kernel(amp_plan plan) {
 
 /* ------------------------------------------------------------------- B: update */
 
-/* A range of one tensor, and what an optimizer needs to know. */
+/* A range of one tensor, and what an optimizer needs for it. */
 struct ampi_tensor_range {
     ampi_any   grad, master, m, v, model;
     ampi_rates rates;
     float      factor;
-    bool       zero; /* the gradients, when they have been read */
+    bool       zero; /* clear gradients after they are read */
 };
 
-/* An optimizer, for gradients of type GRAD and a model copy of type MODEL. What the next forward
-   does not read is read and written past the caches. */
+/* An optimizer, for gradients of type GRAD and a model copy of type MODEL. Arrays that the next
+   forward does not read bypass the caches. */
 template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
     enum { STATE = GRAD == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, ONCE = GRAD != AMPI_ANY };
     enum { HAS_V = AMPI_SECOND >> KIND & 1 };
@@ -1416,32 +1415,42 @@ AMPI_DEVICE void ampi_step_groups(const ampi_tensor_range &t, ampi_segment s) {
         ampi_each_group<4, 1>(ampi_stepper<KIND, GRAD, AMP_BF16>(t), s);
 }
 
-/* All of a range: groups, whose types are told from each other here and not in a loop, and the
-   rest. With a model copy in fp32, which hardly anybody wants, all is rest. */
+/* All of a range: groups, for which the types are distinguished here and not in a loop, and the
+   rest. With a model copy in fp32, which is rare, all is rest. */
 template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_range &t, unsigned count) {
     const bool     rare  = t.model.base && t.model.type == AMP_F32;
-    const unsigned first = rare ? count + 1 : t.master.head(4); /* behind the end: no groups */
+    const unsigned first = rare ? count + 1 : t.master.head(4); /* after the end: no groups */
     const ampi_segment s = ampi_groups_in(4, first, count, t.grad, t.master, t.m, t.v, t.model);
-    ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), s, count); /* two spill */
+    ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), s, count); /* two would spill */
     if (t.grad.type == AMP_F16) ampi_step_groups<KIND, AMP_F16>(t, s);
     else if (t.grad.type == AMP_BF16) ampi_step_groups<KIND, AMP_BF16>(t, s);
     else ampi_step_groups<KIND, AMP_F32>(t, s);
 }
 
-/* The k-th of the rows that are touched, in the order of tables. Is there one? */
-AMPI_DEVICE bool ampi_touched_row(const amp_plan &plan, uint64_t k, ampi_share *share) {
-    for (size_t i = 0; i < plan.num_sparse; i++) {
-        const ampi_sparse *s = &plan.sparse[i];
-        if (k < s->touched) {
-            share->slot  = &plan.slots[s->slot];
-            share->begin = (uint64_t)s->unique[k] * s->length;
-            share->count = s->length;
-            share->grad  = ampi_array_at(share->slot->grad, AMP_F32, k * s->length);
-            return true;
-        }
-        k -= s->touched;
+/* A block's first share of B, or of the touched rows. Shares count down to 0: A has left the last
+   gradients in the cache, and a number that counts down needs no bound beside it. */
+AMPI_DEVICE int64_t ampi_first_share(const amp_plan &plan, bool rows) {
+    uint64_t all = rows ? 0 : plan.num_chunks << plan.split;
+    for (size_t i = 0; rows && i < plan.num_sparse; i++) all += plan.sparse[i].touched;
+    return (int64_t)all - 1 - (int64_t)blockIdx.x;
+}
+
+/* Share k, which exists. (If the function also said whether it does, nvcc 13.5 would keep the last
+   share in registers that the next needs.) */
+AMPI_DEVICE ampi_share ampi_share_at(const amp_plan &plan, bool rows, uint64_t k) {
+    const ampi_sparse *table = plan.sparse;
+    ampi_share         s;
+    if (!rows) {
+        s = ampi_share_of(plan, k);
+        if (s.slot->sparse) s.count = 0;
+        return s;
     }
-    return false;
+    while (k >= table->touched) k -= table++->touched;
+    s.slot  = &plan.slots[table->slot];
+    s.begin = (uint64_t)table->unique[k] * table->length;
+    s.count = table->length;
+    s.grad  = ampi_array_at(s.slot->grad, AMP_F32, k * table->length);
+    return s;
 }
 
 AMPI_DEVICE ampi_tensor_range ampi_tensor_range_of(const amp_plan &plan, const ampi_share &s) {
@@ -1458,8 +1467,8 @@ AMPI_DEVICE ampi_tensor_range ampi_tensor_range_of(const amp_plan &plan, const a
     return t;
 }
 
-/* In a step that is sampled work(i) is what its end does to element i of a share. What was and what
-   is counts. Addresses are looked up anew for each element: a step leaves no registers for them. */
+/* In a sampled step work(i) updates element i of a share. Values before and after are counted.
+   Addresses are computed for each element anew: a step leaves no registers for them. */
 template <class W>
 AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &work) {
     uint32_t        *counts = ampi_begin_counts();
@@ -1468,7 +1477,7 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
         const uint64_t at    = s.begin + i;
         ampi_any       model = ampi_array_at(slot->model, slot->model_type, at);
         uint32_t       g = 0, before = 0, p;
-        if (model.base && model.type != AMP_F32) { /* asked before the gradient is cleared */
+        if (model.base && model.type != AMP_F32) { /* read before the gradient is cleared */
             g      = ampi_array_at(slot->grad, slot->grad_type, at).get(0);
             before = model.fetch<1>(0).w[0];
         }
@@ -1485,22 +1494,11 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
                                                (size_t)(slot - plan.slots)));
 }
 
-/* What a block takes k-th: of B backwards, since A has left the last gradients in the cache; behind
-   B a row. */
-AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
-    const uint64_t all = plan.num_chunks << plan.split;
-    if (rows) return ampi_touched_row(plan, k, s);
-    if (k >= all) return false;
-    *s = ampi_share_of(plan, all - 1 - k);
-    if (s->slot->sparse) s->count = 0;
-    return true;
-}
-
-/* B in a step that is sampled, where masters and moments are of fp32. */
+/* B in a sampled step, for tensors whose masters and moments are fp32. */
 template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
-    ampi_share s;
     ampi_clear_histograms(&plan);
-    for (uint64_t k = blockIdx.x; ampi_next_share(plan, false, k, &s); k += gridDim.x) {
+    for (int64_t k = ampi_first_share(plan, false); k >= 0; k -= gridDim.x) {
+        const ampi_share s = ampi_share_at(plan, false, (uint64_t)k);
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         if (plan.control->gate.skip && plan.zero_grad) ampi_clear(s.grad, s.count);
         if (plan.control->gate.skip) continue;
@@ -1512,24 +1510,23 @@ template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
     }
 }
 
-/* The end of B. What is behind it does not read how many rows are given. */
+/* The end of B. Kernels after it do not read how many rows are given. */
 AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
     if (!ampi_first_thread()) return;
     ampi_publish(&plan);
     for (size_t k = 0; plan.zero_grad && k < plan.num_sparse; k++) *plan.sparse[k].num_rows = 0;
 }
 
-/* The compiler knows whether it is behind B, or it would spill registers. */
+/* ROWS: the launch after B. It is a constant, because a variable would spill registers. */
 template <int KIND, bool ROWS = false>
 AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, bool) {
     if (!ROWS) ampi_wait_for_previous();
-    const bool sampled = !ROWS && ampi_sampled(&plan), skip = plan.control->gate.skip != 0;
+    const bool sampled = !ROWS && ampi_sampled(&plan);
     if (sampled) ampi_update_sampled<KIND>(plan);
-    for (uint64_t k = blockIdx.x; !sampled; k += gridDim.x) {
-        ampi_share s; /* of one turn: a value kept from turn to turn takes registers */
-        if (!ampi_next_share(plan, ROWS, k, &s)) break;
+    for (int64_t k = ampi_first_share(plan, ROWS); !sampled && k >= 0; k -= gridDim.x) {
+        const ampi_share s = ampi_share_at(plan, ROWS, (uint64_t)k);
         if (s.count == 0 || !s.grad.base) continue;
-        if (!skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
+        if (!plan.control->gate.skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
         else if (plan.zero_grad) ampi_clear(s.grad, s.count);
     }
     if (!ROWS) ampi_end_update(plan);
@@ -1537,15 +1534,15 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
 
 #ifndef AMP_NO_STORAGE
 
-/* B where not all is of fp32. A thread has N elements of a group of 32, so that 32 / N
-   lanes agree on its largest magnitude: four where arrays are aligned for it, of formats that the
-   compiler knows; or one, of any.
+/* B where not all arrays are fp32. A thread has N elements of a group of 32, so that 32 / N lanes
+   agree on the group's largest magnitude. N is four if arrays are aligned for it, with formats
+   that are constants; else one, with any format.
 
-   What a block knows of its range lies in shared memory, written by one thread: it would be too
-   much for registers, of which 80 let three blocks share a multiprocessor. */
+   What a block knows of its range is in shared memory, written by one thread. It would take too
+   many registers: 80 of them let three blocks share a multiprocessor. */
 struct ampi_coded {
     ampi_share       share;
-    uint64_t         next;  /* number of the next share */
+    int64_t          next;  /* number of the next share */
     bool             there; /* is there one? */
     bool             sampled;
     ampi_any         model;
@@ -1554,9 +1551,9 @@ struct ampi_coded {
     ampi_seeds       key;
     ampi_rates       rates;
     float            factor;
-    int              row;             /* formats: both */
+    int              row;             /* both formats */
     bool             zero;
-    unsigned         from, behind;    /* elements of one key; those from first to rest in groups */
+    unsigned         from, behind;    /* elements of one key; from first to rest: groups */
     unsigned         first, rest;
 };
 
@@ -1565,13 +1562,13 @@ AMPI_DEVICE ampi_coded *ampi_coded_of_block(void) {
     return &coded;
 }
 
-/* A byte of each of four words. */
+/* One byte of each of four words. */
 AMPI_DEVICE uint32_t ampi_four_bytes(const uint32_t *u, uint32_t from) {
     const uint32_t two = from | (from + 4) << 4;
     return __byte_perm(__byte_perm(u[0], u[1], two), __byte_perm(u[2], u[3], two), 0x5410);
 }
 
-/* Four elements of BYTES bytes as they lie in memory, where there are any; or one of ANY size. */
+/* Four elements of BYTES bytes, packed as in memory, if there are any; or one of ANY size. */
 template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
     enum {
         ANY   = BYTES == AMPI_ANY,
@@ -1599,7 +1596,7 @@ template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
     }
 };
 
-/* Four elements, or one, of what may be absent, as fp32 or halves. */
+/* Writes four elements, or one, to an array that may be absent, as fp32 or 16 bits. */
 template <int N, bool ONCE>
 AMPI_DEVICE void ampi_put_elements(const ampi_any &a, size_t i, const uint32_t *u) {
     if (N == 1) a.put_one(i, u[0]);
@@ -1609,7 +1606,7 @@ AMPI_DEVICE void ampi_put_elements(const ampi_any &a, size_t i, const uint32_t *
     else ampi_array<AMP_F32, ONCE>(a).template put<4>(i, u);
 }
 
-/* A gradient, whose type is told when the kernel runs. */
+/* A gradient, whose type is known at run time. */
 template <int N> struct ampi_packed_grad {
     uint32_t w[4];
 
@@ -1626,8 +1623,8 @@ template <int N> struct ampi_packed_grad {
     }
 };
 
-/* The random bits of N elements from one whose number is even, unless N is 1: words of pairs, that
-   array after array takes. */
+/* The random bits of N elements, from an even element on unless N is 1: words of pairs, for one
+   array after the other. */
 template <int N> struct ampi_draws {
     uint32_t word[(N + 1) / 2], odd;
 
@@ -1643,15 +1640,15 @@ template <int N> struct ampi_draws {
     }
 };
 
-/* Codes of 8 bits in few instructions. A group whose exponent is one of these has neither a NaN nor
-   a number that core would clamp. Its codes are read and made at its own scale: core's least as a
-   float of that exponent stands in place of a multiplication by a power of two, without which the
-   bits are the same but for the exponent, as nothing is subnormal: least is 2^-126 or more. */
+/* Codes of 8 bits in few instructions. A group whose exponent passes this test has no NaN, and no
+   number that the core would clamp. Its codes are read and made at its own scale: instead of a
+   multiplication by a power of two, the core's `least` is given the group's exponent. Only the
+   exponents of results change, because nothing is subnormal: least is 2^-126 or more. */
 AMPI_DEVICE bool ampi_is_plain(uint32_t exponent, uint32_t other) {
     return ((exponent - 16u) | (other - 16u)) < 128u;
 }
 
-/* N moments, and the exponent of their group. */
+/* N moments and the exponent of their group. */
 template <int BYTES, int N, bool SECOND> struct ampi_moments {
     ampi_packed<BYTES, N> packed;
     uint32_t              exponent;
@@ -1682,7 +1679,7 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
             x[k] = ampi_f32_from_bits(ampi_bits_of_f32(y) | sign);
         }
     }
-    /* The largest magnitude of a group; all lanes of a warp come here. v's only sign is a NaN's. */
+    /* The largest magnitude of a group, by all lanes of a warp. v's only sign is a NaN's. */
     AMPI_MEMBER uint32_t largest(const float *x, bool here) const {
         uint32_t most = 0;
         for (int k = 0; k < N; k++) {
@@ -1708,8 +1705,8 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
         if (size != 4) draws->next();
         ampi_packed<BYTES, N>::put(s.data, i, size, u);
     }
-    /* A code in the upper byte of a word, random bits in the two below it. The upper byte of less
-       takes the group's exponent off. */
+    /* A code is in the upper byte of a word, random bits in the two bytes below. The upper byte
+       of less subtracts the group's exponent. */
     AMPI_MEMBER void put_plain(const ampi_stored &s, size_t i, const float *x,
                                ampi_draws<N> *draws) const {
         const uint32_t less = least() * -32u;
@@ -1727,7 +1724,7 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
     }
 };
 
-/* Both moments, of those that there are; what a block knows of them is t. */
+/* The moments that there are; t is what a block knows of them. */
 template <int KIND, int BYTES, int N> struct ampi_both {
     enum { HAS_V = AMPI_SECOND >> KIND & 1 };
     const ampi_coded             &t;
@@ -1760,7 +1757,7 @@ template <int KIND, int BYTES, int N> struct ampi_both {
         if (has_m) t.moment[0].scale[i / AMPI_GROUP] = (uint8_t)m.exponent;
         if (HAS_V) t.moment[1].scale[i / AMPI_GROUP] = (uint8_t)v.exponent;
     }
-    /* All lanes of a warp come here. */
+    /* All lanes of a warp take part. */
     AMPI_MEMBER void put(size_t i, bool here, const float *x, const float *y,
                          ampi_draws<N> *draws) {
         const uint32_t of_m = size == 1 && has_m ? m.largest(x, here) : 0u;
@@ -1780,11 +1777,11 @@ template <int KIND, int BYTES, int N> struct ampi_both {
     }
 };
 
-/* Registers suffice for it while a loop over groups runs. */
+/* While a loop over groups runs, there are registers enough for it. */
 template <bool IN_REGISTERS> struct ampi_coded_in { typedef const ampi_coded &type; };
 template <> struct ampi_coded_in<true> { typedef const ampi_coded type; };
 
-/* Bytes of an element. */
+/* Bytes of an element in a format. */
 AMPI_DEVICE constexpr int ampi_bytes_of(int format) {
     return format == AMP_FORMAT_F32                                    ? 4
            : format == AMP_FORMAT_SR                                   ? 0
@@ -1792,7 +1789,7 @@ AMPI_DEVICE constexpr int ampi_bytes_of(int format) {
                                                                        : 2;
 }
 
-/* Is any of four not finite, or so large that core does not round it up? */
+/* Is any of four not finite, or so large that the core does not round it up? */
 AMPI_DEVICE bool ampi_any_large(const float *x) {
 #if defined(__CUDA_ARCH__)
     uint32_t any;
@@ -1810,12 +1807,12 @@ AMPI_DEVICE bool ampi_any_large(const float *x) {
 #endif
 }
 
-/* N masters as core's ampi_model_of has them. Beside a model of bf16, if none of four is large,
-   rounding is one addition. */
+/* N models and low bits, as by the core's ampi_model_of. For a bf16 model, if none of four
+   masters is large, rounding is one addition. */
 template <int N>
 AMPI_DEVICE void ampi_models_of(const float *p, const ampi_draws<N> &draws, int master, int f16,
                                 uint32_t *model, uint32_t *low) {
-    bool plain = N == 4 && !f16; /* no const: nvcc would tell of what N = 1 does not reach */
+    bool plain = N == 4 && !f16; /* not const: nvcc would warn of what N = 1 never reaches */
     if (plain) plain = !ampi_any_large(p);
     if (!plain) {
         for (int k = 0; k < N; k++)
@@ -1832,11 +1829,11 @@ AMPI_DEVICE void ampi_models_of(const float *p, const ampi_draws<N> &draws, int 
     }
 }
 
-/* Elements of a range in groups, or with N = 1 the others. All that a thread loads is under way
+/* The groups of a range, or with N = 1 its other elements. All that a thread loads is under way
    before any of it is used. */
 template <int KIND, int MASTER, int MOMENTS, int N>
 AMPI_DEVICE void ampi_step_coded_as(typename ampi_coded_in<N == 4>::type t) {
-    enum { /* bytes of a moment, of what a master has beside the model, and of that */
+    enum { /* bytes of a moment, of what a master stores beside the model, of the model */
         SIZE = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MOMENTS),
         LOW  = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MASTER),
         HIGH = N == 1 ? (int)AMPI_ANY : MASTER == AMP_FORMAT_F32 ? 0 : 2
@@ -1850,7 +1847,7 @@ AMPI_DEVICE void ampi_step_coded_as(typename ampi_coded_in<N == 4>::type t) {
     for (unsigned base = first + (threadIdx.x - lane) * N; base < behind; base += blockDim.x * N) {
         const unsigned              other = base + lane;
         const bool                  here  = N > 1 || other < behind;
-        const unsigned              o     = here ? other : base; /* or its warp's first */
+        const unsigned              o     = here ? other : base; /* or the warp's first */
         const unsigned              i     = N == 1 && o >= t.first ? o + t.rest - t.first : o;
         ampi_packed_grad<N>         grad  = {};
         ampi_packed<HIGH, N, false> high  = {};
@@ -1888,14 +1885,14 @@ AMPI_DEVICE void ampi_step_coded_as(typename ampi_coded_in<N == 4>::type t) {
     }
 }
 
-/* From element i on. */
+/* An array from element i on. */
 AMPI_DEVICE ampi_stored ampi_stored_at(ampi_stored s, uint64_t i) {
     if (s.data) s.data = (char *)s.data + s.size * i;
     s.scale += i / AMPI_GROUP;
     return s;
 }
 
-/* Does it have a group of n where element i is? Of no bytes: yes. */
+/* Does a group of n begin at element i? Without bytes: yes. */
 struct ampi_codes {
     const ampi_stored &s;
     AMPI_MEMBER bool has_group(unsigned n, unsigned i) const {
@@ -1903,7 +1900,7 @@ struct ampi_codes {
     }
 };
 
-/* The next elements of a range, all of one key, by one thread. */
+/* Sets t to the next elements of a share that have one key; by one thread. */
 AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     const ampi_control *c     = plan.control;
     const ampi_slot    *slot  = t->share.slot;
@@ -1932,7 +1929,7 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     t->rest = t->first + (s.behind - s.first) / (4 * 32) * (4 * 32); /* of whole warps */
 }
 
-/* All of a share. */
+/* Updates all of a share. */
 template <int KIND> AMPI_DEVICE void ampi_step_coded(const amp_plan &plan, ampi_coded *t) {
     do {
         __syncthreads();
@@ -1954,17 +1951,18 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     ampi_coded *t = ampi_coded_of_block();
     ampi_wait_for_previous();
     if (threadIdx.x == 0) {
-        t->next    = blockIdx.x;
-        t->sampled = !rows && ampi_sampled(&plan); /* for all: a pointer less in registers */
+        t->next    = ampi_first_share(plan, rows);
+        t->sampled = !rows && ampi_sampled(&plan); /* for all: one pointer less in registers */
     }
     __syncthreads();
     if (t->sampled) ampi_update_sampled<KIND>(plan);
     for (;;) {
         __syncthreads();
         if (threadIdx.x == 0) {
-            t->there  = ampi_next_share(plan, rows, t->next, &t->share);
+            t->there = t->next >= 0;
+            if (t->there) t->share = ampi_share_at(plan, rows, (uint64_t)t->next);
             t->behind = 0;
-            t->next += gridDim.x;
+            t->next -= gridDim.x;
         }
         __syncthreads();
         if (!t->there) break;
@@ -1979,7 +1977,7 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     if (!rows) ampi_end_update(plan);
 }
 
-/* Only prepare asks for it. */
+/* Only set-up, refresh and loads need it. */
 AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored master,
                                  const void *src, uint64_t n) {
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -1999,8 +1997,8 @@ static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtyp
 #define ampi_cuda_split   NULL
 #endif /* AMP_NO_STORAGE */
 
-/* What stands around an optimizer of the user's own. OWN: of slots that are own alone, which have
-   the last chunks. (Once the scale is published, B does not do so again.) */
+/* The jobs around an optimizer of the user's own. OWN: only for own slots, which have the last
+   chunks. (The scale is published here, and B does not publish it again.) */
 template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const uint64_t all     = plan.num_chunks << plan.split;
     const uint64_t others  = OWN ? plan.slots[plan.owns - 1].first_chunk << plan.split : 0;
@@ -2048,7 +2046,7 @@ AMPI_KERNEL(4) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64
                        ampi_count_from(begin, n, AMPI_SPAN), add, ampi_to_fp32());
 }
 
-/* Several in one launch, by the adder of rows: the sums are read and written once. */
+/* Adds several in one launch, by the adder of rows: sums are read and written once. */
 AMPI_KERNEL(2) ampi_add_tree_kernel(float *sums, const void *grads, uint64_t stride,
                                     uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_SPAN;
@@ -2059,7 +2057,7 @@ AMPI_KERNEL(2) ampi_add_tree_kernel(float *sums, const void *grads, uint64_t str
     }
 }
 
-/* A matrix whose rows lie apart; a block takes ranges of rows, or several rows that are short. */
+/* Casts a matrix with leading dimensions. A block takes ranges of rows, or several short rows. */
 enum { AMPI_SHORT = 2048 };
 AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, const void *src,
                                 uint32_t src_type, uint64_t src_ld, uint64_t rows, uint64_t cols) {
@@ -2096,9 +2094,9 @@ AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float
     }
 }
 
-/* Check and, if there is somewhere to write it, unscale, as the CPU's ampi_scaler_pass does. What
-   is not finite stays so when it is unscaled. It is not touched in place: a NaN in bf16 keeps bits
-   that a conversion would not. */
+/* Checks and, if dst is given, unscales, as the CPU's ampi_scaler_pass does. Inf and NaN stay so
+   when they are unscaled. In place, those of bf16 are not written: a NaN keeps bits that a
+   conversion would not. */
 struct ampi_scaler_op {
     float inv;
     bool  safe, writes, *bad;
@@ -2136,8 +2134,8 @@ AMPI_KERNEL(4) ampi_scaler_update_kernel(amp_scaler *s) {
     if ((s->rules & AMPI_DISABLED) || s->checked || s->found_inf) ampi_scaler_transition(s);
 }
 
-/* New addresses for slots [first, first + count), as an argument of a launch: nothing waits, and it
-   stays below the 4 KiB that a launch may have. */
+/* New addresses for slots [first, first + count), as an argument of a launch: nothing waits, and
+   the argument stays below the limit of 4 KiB. */
 enum { AMPI_BINDS = 240 };
 struct ampi_binds {
     ampi_slot *slots;
@@ -2151,15 +2149,15 @@ AMPI_KERNEL(4) ampi_bind_kernel(ampi_binds b) {
         ampi_bind(&b.slots[threadIdx.x], b.weight[threadIdx.x], b.grad[threadIdx.x]);
 }
 
-/* num_bytes <= 8 travel as a kernel argument: nothing has to wait for host memory, and a graph
-   keeps the value, not the address of something on a stack. */
+/* num_bytes <= 8 are passed as a kernel argument. So nothing waits for host memory, and a graph
+   stores the value, not the address of something on a stack. */
 AMPI_KERNEL(4) ampi_store_kernel(void *dst, uint64_t value, int num_bytes) {
     for (int b = 0; b < num_bytes; b++) ((unsigned char *)dst)[b] = (unsigned char)(value >> 8 * b);
 }
 
 static bool ampi_type_ok(amp_dtype type) { return (unsigned)type <= (unsigned)AMP_BF16; }
 
-/* A block for each span of n elements. */
+/* The number of spans in n elements; each takes a block. */
 static uint64_t ampi_num_spans(uint64_t n) { return n / AMPI_SPAN + (n % AMPI_SPAN != 0); }
 
 amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
@@ -2201,7 +2199,7 @@ amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *s
 
 /* ------------------------------------------------------------------- the backend */
 
-/* What waits, or holds on to host memory, is refused before it can spoil a capture. */
+/* Refuses calls that wait, or that use host memory later, before they can break a capture. */
 static amp_result ampi_not_capturing(amp_stream stream) {
     bool capturing;
     AMPI_TRY(ampi_is_capturing(stream, &capturing));
@@ -2240,7 +2238,7 @@ static amp_result ampi_cuda_copy(const amp_backend *self, void *dst, const void 
     AMPI_TRY(ampi_cuda(cudaMemcpyAsync(
         dst, src, num_bytes, to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
         self->stream)));
-    /* the caller may read dst, or change src, when this returns */
+    /* the caller may read dst, or change src, after this returns */
     return ampi_cuda(cudaStreamSynchronize(self->stream));
 }
 
@@ -2259,7 +2257,7 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
                        src, src_type, src_ld, rows, cols);
 }
 
-/* What was queued in a capture has not happened outside it, so captures have numbers. */
+/* Work queued in a capture has not been done outside it; so captures have numbers. */
 static uint64_t ampi_cuda_capture(const amp_backend *self) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long      id     = 0;
@@ -2281,7 +2279,7 @@ static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, 
     return AMP_OK;
 }
 
-/* A block for each of most rows, which have threads for the longest. */
+/* A block for each of the most rows of a table, with threads enough for the longest row. */
 static ampi_grid ampi_grid_of_rows(const amp_backend *self, const amp_plan *plan) {
     uint64_t most = 0;
     for (size_t k = 0; k < plan->num_sparse; k++)
@@ -2289,7 +2287,7 @@ static ampi_grid ampi_grid_of_rows(const amp_backend *self, const amp_plan *plan
     return ampi_grid_of(self, most, plan->longest <= 128 ? 32 : plan->longest <= 256 ? 64 : 128);
 }
 
-/* Everything in front of A for gradients of few rows. */
+/* Everything before A, for gradients of few rows. */
 static amp_result ampi_cuda_sum_rows(const amp_backend *self, const amp_plan *plan) {
     const ampi_grid tiles   = ampi_grid_of(self, plan->num_tiles, 256);
     bool            counted = false;
@@ -2302,8 +2300,8 @@ static amp_result ampi_cuda_sum_rows(const amp_backend *self, const amp_plan *pl
 }
 
 static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan) {
-    /* Few chunks (four for each of 128 multiprocessors): four warps take one together. More: a warp
-       takes one, in small blocks, which reach more multiprocessors, or, with many, in blocks of 128
+    /* Few chunks (four for each of 128 multiprocessors): four warps take one together. More: a
+       warp takes one, in small blocks, which use more multiprocessors. Many: in blocks of 128
        threads, which leave room for most. */
     const bool     few     = plan->num_chunks < 512;
     const unsigned threads = ampi_threads(few || plan->num_chunks >= 2048 ? 128 : 64);
@@ -2323,7 +2321,7 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
                        (uint32_t)run, type, n);
 }
 
-/* B of each kind, and what comes behind it for rows: in fp32, and in any storage. */
+/* B of each kind, and the launch after it for rows: in fp32, and in any storage. */
 typedef void (*ampi_step_kernel)(amp_plan plan, bool rows);
 #define AMPI_STEP_KERNELS(kind, step, moments, always, beta2)                                \
     {{ampi_update_kernel<AMP_KIND_##kind>, ampi_update_kernel<AMP_KIND_##kind, true>},       \
@@ -2350,11 +2348,11 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
     if (plan->owns) behind.num_chunks = plan->host_slots[plan->owns - 1].first_chunk;
     AMPI_TRY(ampi_launch(grid, steps[0], behind, false));
     if (!plan->num_sparse) return AMP_OK;
-    behind.zero_grad = 0; /* sums of rows stay */
+    behind.zero_grad = 0; /* sums of rows are not cleared */
     return ampi_launch(ampi_grid_of_rows(self, plan), steps[1], behind, true);
 }
 
-/* What cublasLt would have done to g.c, where the product is in fp32, in memory of its own or in
+/* The epilogue that cublasLt could not do: from an fp32 product, in the workspace or in g.c, to
    g.c. */
 AMPI_KERNEL(4) ampi_epilogue_kernel(amp_gemm_args g, amp_gemm_args product) {
     const bool     reads_c = product.c != g.c && (ampi_bits_of_f32(g.beta) & 0x7fffffffu) != 0u;
@@ -2376,7 +2374,7 @@ static cudaDataType_t ampi_data_type(amp_dtype type) {
     return type == AMP_F16 ? CUDA_R_16F : type == AMP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* An attribute of a cublasLt descriptor, unless an error came before. */
+/* Sets an attribute of a cublasLt descriptor, unless there was an error before. */
 template <class D, class A, class T>
 static void ampi_lt_set(cublasStatus_t *status, cublasStatus_t (*set)(D, A, const void *, size_t),
                         D descriptor, A attribute, const T &value) {
@@ -2384,7 +2382,7 @@ static void ampi_lt_set(cublasStatus_t *status, cublasStatus_t (*set)(D, A, cons
         *status = set(descriptor, attribute, &value, sizeof value);
 }
 
-/* One matrix of a batch, column-major, and how far apart they lie. */
+/* The layout of a batch's matrices, column-major, stride apart. */
 static void ampi_set_layout(cublasStatus_t *status, cublasLtMatrixLayoutOpaque_t *layout,
                             amp_dtype type, uint64_t rows, uint64_t cols, size_t ld, size_t count,
                             size_t stride) {
@@ -2397,16 +2395,16 @@ static void ampi_set_layout(cublasStatus_t *status, cublasLtMatrixLayoutOpaque_t
                 CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (int64_t)stride);
 }
 
-/* The largest power of two, up to the 256 that cublasLt asks for, that divides an address. */
+/* The largest power of two that divides an address, up to 256, the most that cublasLt needs. */
 static uint32_t ampi_alignment(const void *p) {
     const uint32_t low = (uint32_t)(uintptr_t)p | 256u;
     return low & (0u - low);
 }
 
-/* A product with its epilogue in one kernel. No descriptor is allocated. Not told otherwise,
-   cublasLt takes every address to be a multiple of 256, a workspace not to be allowed, and may
-   round partial sums to C's type. Nobody can tell it how a bias is aligned. All matrices of a
-   batch have the same bias, whose stride is 0 unless it is set. */
+/* A product with its epilogue in one kernel. No descriptor is allocated. By default, cublasLt
+   assumes that every address is a multiple of 256 and that there is no workspace, and may round
+   partial sums to C's type. It cannot be told a bias's alignment. All matrices of a batch have
+   the same bias, whose stride is 0 unless it is set. */
 static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g, int k,
                                      cublasComputeType_t type) {
     const cublasLtHandle_t       lt   = (cublasLtHandle_t)self->context;
@@ -2440,7 +2438,7 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     ampi_set_layout(&status, &c, g->c_type, n, m, g->ldc, g->count, g->stride_c);
     if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&wish);
     wants(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room);
-    wants(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, /* in place is in C's type */
+    wants(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, /* INPLACE would be in C's type */
           (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b));
     wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a));
@@ -2455,7 +2453,7 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
                           &c, &found.algo, self->workspace, (size_t)room, self->stream);
 }
 
-/* That in two: the product in fp32, in c or in the workspace, then the rest. */
+/* Both in two kernels: the product in fp32, in c or in the workspace, then the rest. */
 static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gemm_args *g) {
     const size_t  one   = g->m * g->n, all = one * g->count;
     const size_t  bytes = (all * sizeof(float) + 255) / 256 * 256;
@@ -2481,7 +2479,7 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
 static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g) {
     const cublasHandle_t      handle  = (cublasHandle_t)self->context;
     const bool                nothing = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) == 0u;
-    const size_t              k       = nothing ? 0 : g->k; /* alpha 0: A and B are not read */
+    const size_t              k       = nothing ? 0 : g->k; /* then A and B are not read */
     const size_t              largest = 0x7fffffff;
     const cublasOperation_t   ta      = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t   tb      = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -2504,7 +2502,7 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     if (g->bias || g->relu) {
         const cublasStatus_t status = k ? ampi_lt_matmul(self, g, (int)k, type)
                                         : CUBLAS_STATUS_NOT_SUPPORTED;
-        /* whatever it was, unless it began: cuBLAS can do all of them */
+        /* whatever the error, unless the product began: cuBLAS can do all */
         if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_EXECUTION_FAILED)
             return ampi_gemm_then_epilogue(self, g);
         return ampi_cublas(status);
@@ -2527,9 +2525,9 @@ template <class... K> static amp_result ampi_loads(K *...kernels) {
     return AMP_OK;
 }
 
-/* Load all kernels that functions of a backend launch. May B be launched early? Not if its code was
-   compiled for GPUs before 9.0, even if a newer one runs it, for then it does not wait; nor where
-   graphs, which came to know it in 12.3, may not. */
+/* Loads all kernels that a backend launches. early: may B be launched early? Not if its code was
+   compiled for GPUs before 9.0, even if a newer one runs it, because it does not wait then; nor
+   if the toolkit or driver is older than 12.3, whose graphs do not know early launches. */
 static amp_result ampi_load_kernels(bool *early) {
     int driver = 0, ptx_version = 0;
     AMPI_TRY(ampi_cuda(cudaDriverGetVersion(&driver)));
@@ -2565,7 +2563,7 @@ amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cubla
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
     memset(backend, 0, sizeof *backend);
     if (handle) AMPI_TRY(ampi_cublas(cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_HOST)));
-    if (handle) /* or partial sums might be rounded to fp16 */
+    if (handle) /* else partial sums might be rounded to fp16 */
         AMPI_TRY(ampi_cublas(
             cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
     AMPI_TRY(ampi_load_kernels(&early));
@@ -2583,7 +2581,7 @@ AMPI_KERNEL(4) ampi_condition_kernel(cudaGraphConditionalHandle handle, const ui
     cudaGraphSetConditional(handle, *skip == 0u);
 }
 
-/* The graph that stream is being captured into, and the nodes that what comes next depends on. */
+/* The graph into which stream is captured, and the nodes on which its next node depends. */
 static amp_result ampi_capture_of(amp_stream stream, cudaGraph_t *graph,
                                   const cudaGraphNode_t **nodes, size_t *num_nodes) {
     cudaStreamCaptureStatus status;

@@ -4,10 +4,10 @@
        #include "amp.h"          desc.report set, and as for any use of amp.h
        #include "amp_report.h"   in each file that calls it: its functions are static
 
-       amp_report_table(&opt, stdout);           now and then, or at the end
+       amp_report_table(&opt, stdout);           at intervals, or at the end
        amp_report_json(&opt, file, &told);       a line; examples/report.c makes a page of lines
 
-   It reads public data of amp.h alone, so it is also an example of their use. It allocates nothing,
+   It reads only public data of amp.h, so it is also an example of their use. It allocates nothing,
    and waits for the backend as amp_optimizer_report does. Numbers have a point in every locale. */
 
 #ifndef AMP_REPORT_H_INCLUDED

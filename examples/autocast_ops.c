@@ -1,16 +1,16 @@
 /* autocast_ops.c - what autocast says about an op, and a network that asks it
 
-   Without options: the ops of the policy in force, by rule; then the forward pass of two layers,
-   which asks in which type to compute every op, in nested scopes: one for everything, one that is
-   disabled inside it, and a layer that an override keeps in fp32.
+   Without options it prints the ops of the current policy, by rule. Then the forward pass of two
+   layers asks for the type of every op, in nested scopes: one around everything, a disabled one
+   inside it, and a layer that an override keeps in fp32.
 
    Build and run:
        cc -O2 -I. examples/autocast_ops.c -o autocast_ops -lm && ./autocast_ops
        ./autocast_ops --policy torch_cuda --op softmax --inputs fp16
        AMP_POLICY='bf16 op:gelu=fp32' ./autocast_ops
 
-   You should see eight ops, their errors against fp32 (none above 1%), and "ok"; the program exits
-   with 1 if its types or its loss are not as claimed. */
+   You should see eight ops, their errors against fp32 (none above 1%), and "ok". The program
+   exits with 1 if its types or its loss are not as claimed. */
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"

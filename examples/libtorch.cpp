@@ -2,22 +2,22 @@
    fused AdamW
 
    COPY  Autocast, GradScaler and FusedAdamW, the first hundred lines below. The first two are
-   PyTorch's, with amp.h's scaler inside; the third is check, unscale, clipping, AdamW and the new
-   scale in one call, over the parameters of any module, wherever its gradients lie.
+   PyTorch's, with amp.h's scaler inside. The third does check, unscale, clipping, AdamW and the new
+   scale in one call, for the parameters of any module, wherever their gradients lie.
 
    HERE  a small convolutional network learns digits (or Fashion-MNIST) three ways from the same
    seeds: by LibTorch in fp32; with autocast and GradScaler around LibTorch's own AdamW; with
-   autocast and FusedAdamW. Then each of the mixed runs meets an overflow on purpose, is saved right
-   after it, and resumed.
+   autocast and FusedAdamW. Then each mixed run meets a planted overflow, is saved right after it,
+   and resumed.
 
    RUN   in the directory of amp.h, T being the directory of the package torch
          (python3 -c 'import torch; print(torch.__path__[0])'), or that of LibTorch from pytorch.org:
        g++ -std=c++20 -O2 -I. -I$T/include -I$T/include/torch/csrc/api/include examples/libtorch.cpp \
            -o libtorch -L$T/lib -Wl,-rpath,$T/lib -ltorch_cpu -lc10 && ./libtorch
-   (C++17 is enough for a LibTorch before 2.10.) Half a minute where LibTorch has fast products in
-   fp16; three on a Zen 4, where they run at 1 GFLOP/s, so that fp16 trains at .12 of fp32's speed.
-   Then a table, its reading, a line for each mixed run, and two lines of parity. It ends with 1 if
-   anything is not as it says.
+   (C++17 is enough for a LibTorch before 2.10.) It takes half a minute if LibTorch has fast products
+   in fp16, and three on a Zen 4, where they run at 1 GFLOP/s and fp16 trains at .12 of fp32's speed.
+   It prints a table, its reading, a line for each mixed run, and two lines of parity, and exits with
+   1 if anything is not as it says.
 
    COLUMNS  loss, accuracy: held-out images, means over the seeds. d: the difference to LibTorch in
    fp32, in % of its loss, and in points. skipped: steps, of all seeds. ms/step: processor time of

@@ -1,13 +1,13 @@
-/* muon.c - two optimizers behind one gate: Muon for the hidden matrices, AdamW for the head and the
-   biases; beside AdamW alone
+/* muon.c - two optimizers behind one gate: Muon for the hidden matrices, AdamW for the rest
 
-   amp_tensor.own marks what Muon steps. One check looks at all gradients, one norm clips them, and
-   one NaN skips both. The momentum is a frozen tensor of the same optimizer: one file saves all.
+   amp_tensor.own marks the tensors that Muon steps. One check sees all gradients, one norm clips
+   them, one NaN skips both optimizers. Muon's momentum is a frozen tensor of the same optimizer,
+   so one file saves all.
 
    RUN   cc -O3 -march=native -I. examples/muon.c -o muon -lm && ./muon   in the directory of amp.h
 
-   You should see what both reach on handwritten digits and how long a step takes; how orthogonal a
-   step of Muon is; and that a NaN in a gradient of Muon's leaves all of AdamW's state as it was. */
+   It prints what both reach on handwritten digits, and the time of a step; how orthogonal a step
+   of Muon is; and that a NaN in a gradient of Muon's leaves all of AdamW's state as it was. */
 
 #define _POSIX_C_SOURCE 200809L /* for train_data.h */
 #define PROGRAM "muon"

@@ -3,17 +3,17 @@
    Seven short sections, each with numbers computed here:
      a  a small update to a weight of 1 is rounded away in fp16 and bf16
      b  a small gradient becomes zero in fp16, unless the loss is scaled
-     c  without an fp32 master, 1000 updates of 0.0001 do not move a weight; with one they do
-     d  a network that fp16 cannot train without a loss scale; with one it equals fp32
-     e  after -Ofast, the usual test for inf finds none; amp_all_finite does
-     f  in bf16 one inf in a gradient ends a run that only clips, or only looks at its loss
-     g  where two optimizers share a step, gradients that are zeroed before it ends do not count
+     c  1000 updates of 0.0001 do not move a weight without an fp32 master; with one they do
+     d  fp16 cannot train a network without a loss scale; with one it equals fp32
+     e  after -Ofast the usual test for inf finds none; amp_all_finite does
+     f  in bf16 one inf in a gradient ruins a run that only clips, or only looks at its loss
+     g  two optimizers share a step: gradients that are zeroed before end_step are lost
 
    Build and run:
        cc -O2 -I. examples/pitfalls.c -o pitfalls -lm && ./pitfalls
 
-   You should see every section end with "ok": the program checks its own claims and exits with 1
-   if one does not hold. It takes about three seconds, nearly all of them in section d. */
+   Every section ends with "ok": the program checks its own claims and exits with 1 if one fails.
+   It takes about a second, nearly all of it in section d. */
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
@@ -504,8 +504,8 @@ static int section_g(void) {
 int main(int argc, char **argv) {
     int ok;
     no_options(argc, argv,
-               "Shows, with numbers computed here, why mixed precision needs masters and a loss\n"
-               "scale. Takes no options. Exits with 1 if one of its claims does not hold.");
+               "Show, with numbers computed here, why mixed precision needs masters and a loss\n"
+               "scale. It exits with 1 if one of its claims does not hold.\n");
     ok = section_a();
     ok &= section_b();
     ok &= section_c();

@@ -1,4 +1,4 @@
-/* recipes.c - eleven situations beyond the plain loop, each in one function; recipes_net.c has more
+/* recipes.c - eleven situations beyond the plain loop, one function each; see recipes_net.c, too
 
      a  gradient accumulation: the batch does not fit in memory
      b  several losses or optimizers on one loss scale
@@ -7,17 +7,17 @@
      e  a learning-rate schedule and an average of weights that respect skipped steps
      f  several runs in one program, settings from the environment
      g  gradients that carry momentum from step to step
-     h  clipping: behind the unscaling, in front of the step
-     i  the batch of a skipped step again, until it is taken; steps that are skipped as spikes
-     j  the run of another program goes on here, then there again: its moments, its steps
+     h  clipping: after unscaling, before the step
+     i  the batch of a skipped step, repeated until the step is taken; spikes are skipped
+     j  another program's run continues here, then there again, with its moments and step count
      k  a scaler alone, around an optimizer that divides gradients by the scale itself
 
    Build and run:
        cc -O2 -I. examples/recipes.c -o recipes -lm && ./recipes
 
-   You should see two lines for each, ending with "ok": the program checks what it says and exits
-   with 1 if it does not hold. For f, try AMP_DTYPE=bf16 ./recipes, or AMP_LOSS_SCALE=12abc, which
-   is refused. The model everywhere: fit y = w x by a half-precision copy of w. */
+   Each prints a few lines that end with "ok": the program checks what it says and exits with 1 if
+   it does not hold. For f, try AMP_DTYPE=bf16 ./recipes, or AMP_LOSS_SCALE=12abc, which is
+   refused. Each recipe fits y = w x with a half-precision copy of w. */
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
@@ -576,8 +576,8 @@ static void recipe_k(void) {
 }
 
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs eleven recipes, a to k; takes no options. Reads AMP_ENABLE,\n"
-                           "AMP_DTYPE and AMP_LOSS_SCALE for f.");
+    no_options(argc, argv, "Run eleven recipes, a to k. Recipe f reads AMP_ENABLE, AMP_DTYPE\n"
+                           "and AMP_LOSS_SCALE.\n");
     const amp_optimizer_desc desc = settings();
     make_data();
     recipe_a();

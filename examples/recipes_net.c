@@ -2,15 +2,15 @@
 
      a  layers that stay in fp32 in a half network
      b  inference in half from the state of a training run
-     c  a weight cache, and a write to a weight that nobody announced
-     d  attention, forward and backward, where q, k and v lie side by side (support/attention.h)
+     c  a weight cache, and a write to a weight that was not announced
+     d  attention, forward and backward, with q, k and v side by side (support/attention.h)
 
    Build and run:
        cc -O2 -I. examples/recipes_net.c -o recipes_net -lm && ./recipes_net
 
-   You should see two lines for each, ending with "ok": the program checks what it says and exits
-   with 1 if it does not hold. recipes.c has more, of loop, scale and gradients. The model: two
-   layers, z = relu(x W1) W2, that learn what such a network with other weights gives. */
+   Each prints a few lines that end with "ok": the program checks what it says and exits with 1 if
+   it does not hold. The network, z = relu(x W1) W2, learns the output of another one of its
+   shape. recipes.c is about the loop, the scale and gradients. */
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
@@ -298,7 +298,7 @@ static void recipe_d(void) {
 }
 
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs four recipes, a to d; takes no options.");
+    no_options(argc, argv, "Run four recipes, a to d.\n");
     recipe_a();
     recipe_b();
     recipe_c();

@@ -1,20 +1,19 @@
 /* report.c - the page of a run: what amp_report_json wrote, as HTML
 
-   train and gpt write a line of JSON now and then (--report FILE), and so can a trainer of yours
-   with amp_report_json (amp_report.h). This program makes one page of them, which needs neither a
-   network nor anything beside it, to look at or to send to somebody: what was run, where and when;
-   the loss; the loss scale and the steps that were skipped; the norm; the exponents of each layer's
-   gradients over the run, beside the limits of fp16; and the advice that was given. Of several runs
-   (fp32, fp16, bf16) the charts are laid over each other.
+   train, gpt, cnn and ncf write a line of JSON at intervals (--report FILE); your trainer can do so
+   with amp_report_json (amp_report.h). This program makes one page of the lines. The page needs no
+   network and no other file. It shows what was run, where and when; the loss; the loss scale and the
+   skipped steps; the norm; the exponents of each layer's gradients over the run, beside the limits
+   of fp16; and the advice that was given. Several runs (fp32, fp16, bf16) are drawn over each other.
 
-   READ  from top to bottom: a reader of JSON, what is kept of a run, its lines; then the page, piece
-   by piece. Colors and sizes are in the style sheet, at the end. Lines may come from a run that was
-   killed while it wrote: what is not a whole line is left out, and the page says so.
+   READ  from top to bottom: a reader of JSON, what is kept of a run, its lines; then the page, part
+   by part. Colors and sizes are in the style sheet, at the end. A run may have been killed while it
+   wrote: an incomplete line is left out, and the page says so.
 
    RUN   cc -O2 -I. examples/report.c -o report -lm && ./gpt --report run.jsonl && ./report run.jsonl
 
-   A long run is thinned out: 600 columns of steps with the least and the largest of each, and 160
-   columns of samples. So a page of a hundred layers has about 200 KB, however long the run is.   */
+   A long run is thinned out to 600 columns of steps, with the smallest and largest value of each,
+   and 160 columns of samples. A page of a hundred layers has about 200 KB for any run. */
 
 #include <errno.h>
 #include <math.h>
@@ -868,11 +867,11 @@ static void parse(int argc, char **argv, const char **out, const char **title) {
     for (int i = 1; i < argc; i++) {
         if (is_help(argv[i])) print_help(), exit(finish(0));
         if (is_among(known, 2, argv, &i)) continue;
-        if (argv[i][0] == '-') fail(2, argv[i], "is not an option", "see --help");
+        if (argv[i][0] == '-') unexpected(argv[i]);
         if (num_runs == MAX_RUNS) fail(2, argv[i], "is one file too many", most);
         runs[num_runs++].path = argv[i];
     }
-    if (!num_runs) fail(2, "LINES", "is missing", "give what --report wrote; see --help");
+    if (!num_runs) fail(2, "LINES", "no input file", "give what --report wrote; see --help");
     if (strlen(runs[0].path) > 1000) fail(2, runs[0].path, "is too long a path", "choose a shorter one");
 }
 

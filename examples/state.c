@@ -1,27 +1,26 @@
-/* state.c - masters and moments in fewer bytes, side by side: what each state keeps and moves, how fast
-   a step is with it, and how far the loss it trains to is from fp32's
+/* state.c - low-precision masters and moments, side by side: the bytes that each state keeps and moves,
+   the speed of its step, and how far the loss ends from fp32's
 
    READ  from top to bottom: a network of digits in bf16, with train.c's two tasks (classify and
    reconstruct); the third task, which is gpt.c's network; then one large tensor, stepped in turns.
-   All that differs is desc.storage, whose rows are AMP_STORAGE_LIST.
+   Only desc.storage differs; AMP_STORAGE_LIST has its rows.
 
    RUN   cc -O3 -I. examples/state.c -o state -lm && ./state          in the directory of amp.h
 
-   Two minutes; then a table with a row for each state, and last a line for each:
+   After two minutes it prints a table with a row for each state, and last a line for each:
 
        state NAME kept BYTES moved BYTES speed RATIO d DIFFERENCE se ERROR
 
        kept    bytes for each parameter, as allocated: model copy, master, moments
        moved   bytes that a step reads and writes for each parameter, with gradients of halves
        speed   fp32's time of a step over this one's: medians of turns
-       d       (loss - fp32's) / fp32's: of one seed's loss, the mean of the last
-               sixth of its steps; in the table the mean over the seeds, in the last lines over
-               the tasks, too
+       d       (loss - fp32's) / fp32's. The loss of a seed is the mean of the last sixth of its
+               steps. The table has the mean over the seeds, the last lines that over the tasks, too
        se      its standard error, from how the seeds differ
 
-   In the table a task is "within" if |d| is at most 2 se or 0.003, else "beyond". A run begins with
-   the weights of fp32's and sees the same batches; so two runs that differ in one bit part
-   slowly, and how far they get by chance is what se shows.
+   The table says "within" if |d| is at most 2 se or 0.003, else "beyond". A run begins with the
+   weights of fp32's and sees the same batches. Two runs that differ in one bit drift apart slowly;
+   se shows how far they get by chance.
 
    MEASURED   --elements 100: ten seeds of three tasks, steps of 10^8 parameters (gcc 12.2 -O3
    -march=native, one core of an Intel Xeon, AVX-512, shared with neighbours; version 0.5.0). In other
@@ -30,8 +29,8 @@
 
                       bytes kept  moved  speed        d      se   for whom
        fp32                 14.0   30.0   1.00        -       -   fp16, or an optimizer of your own
-       fp32+bf16            10.0   22.0   1.15  -0.0004  0.0015   weights in fp32, with models or without,
-       fp32+8bit             8.1   18.1   0.85  -0.0030  0.0013   where 2 bytes less are kept
+       fp32+bf16            10.0   22.0   1.15  -0.0004  0.0015   weights in fp32, with models or without:
+       fp32+8bit             8.1   18.1   0.85  -0.0030  0.0013   without models both keep 2 bytes less
        split                12.0   28.0   1.10  +0.0005  0.0009   everyone in bf16: all of fp32
        split+bf16            8.0   20.0   1.02  +0.0005  0.0011   where moments fill memory
        split+8bit            6.1   16.1   0.80  -0.0012  0.0012   the least with an exact master
@@ -40,11 +39,11 @@
        sr+bf16               6.0   16.0   0.93  +0.0021  0.0020
        sr+8bit               4.1   12.1   0.75  +0.0005  0.0022   the least of all
 
-   8-bit moments are rounded stochastically. Rounded to nearest, as published elsewhere, second moments
-   at beta2 = .999 never came down after large gradients, and first moments below a 500th of their
-   group's largest never moved: a classifier's loss was 27 % higher after 100 epochs (20 seeds, se
-   1.4 %). Of the 27 single tasks above 26 are within two standard errors or .3 % of fp32; 24bit+8bit
-   on reconstruct is just not (-.32 %, se .13 %).                                             */
+   8-bit moments are rounded stochastically. With rounding to nearest, as published elsewhere, second
+   moments at beta2 = .999 never came down after large gradients, and first moments below a 500th of
+   their group's largest never moved: a classifier's loss was 27 % higher after 100 epochs (20 seeds,
+   se 1.4 %). Of the 27 single tasks above 26 are within two standard errors or .3 % of fp32;
+   24bit+8bit on reconstruct misses by little (-.32 %, se .13 %). */
 
 #define _POSIX_C_SOURCE 200809L /* for train_data.h */
 #define PROGRAM "state"
@@ -352,17 +351,17 @@ static void print_losses(losses *loss, int seeds, losses all) {
 }
 
 static const char help_of_state[] =
-    "usage: state [--quick] [--seeds N] [--epochs N] [--steps N]\n"
-    "             [--elements MILLIONS] [--data PATH] [--text FILE] [--quiet]\n"
-    "Trains three tasks in each of amp.h's states, and times one large step in each.\n"
-    "  --quick      two seeds, few epochs and steps: what it prints then means little\n"
-    "  --seeds      10: of which d is the mean\n"
-    "  --epochs     10, of the digits\n"
-    "  --steps      150, of the GPT\n"
-    "  --elements   50: millions of parameters of the large step; 28 bytes of each\n"
-    "  --data       digits, fashion or a path, as in train --help\n"
-    "  --text       what the GPT learns (amp.h)\n"
-    "  --quiet      no progress\n";
+    "usage: state [options]\n\n"
+    "Train three tasks with each kind of optimizer state, and time one large step.\n\n"
+    "  --seeds N         runs of each task (10)\n"
+    "  --epochs N        passes over the digits (10)\n"
+    "  --steps N         optimizer steps of the GPT (150)\n"
+    "  --elements N      millions of parameters of the large step, of 28 bytes each (50)\n"
+    "  --data digits|fashion|PATH          as build/train takes it (digits)\n"
+    "  --text FILE       what the GPT learns (amp.h)\n"
+    "  --quick           a toy of two seeds, which the other options change\n"
+    "  --quiet           no progress\n"
+    "  --help            this text\n";
 
 static void print_help_of_state(void) { fputs(help_of_state, stdout); }
 

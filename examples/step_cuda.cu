@@ -1,18 +1,18 @@
 /* step_cuda.cu - three ways to keep your own optimizer kernel when the loss scale lives on the GPU
 
-   Whether a step is skipped is decided on the GPU, where the gradients are. Your kernel can learn
-   of it in three ways; find them by the words in capitals, which number the lines that they change
-   or add to a plain step:
+   The GPU decides whether a step is skipped, because the gradients are there. Your kernel can learn
+   of it in three ways. The words in capitals mark and number the lines that each changes or adds to
+   a plain step:
 
        READ-BACK   the host asks, by amp_optimizer_begin_step, and launches the kernel or does not.
                    The least to change; the host waits for the GPU once a step.
        GATE        the kernel asks, by a pointer to an amp_gate: if (gate->skip) return. The host
                    never waits, and the whole step can be captured in a CUDA graph.
-       NODE        the graph asks: the kernel, unmodified, is put into a conditional node of the
-                   graph, which runs it or does not. For kernels that are not yours. CUDA 12.4.
+       NODE        the graph asks: a conditional node of the graph runs the kernel, unmodified, or
+                   does not. For kernels that are not yours. CUDA 12.4.
 
-   Each fits the same 256 points by 16 weights, from fp16 weights and gradients, with SGD and
-   momentum, for 120 steps; at steps 5, 6 and 31 a gradient of 1e9 comes, which is inf in fp16.
+   Each fits 16 weights to the same 256 points by SGD with momentum, with weights and gradients in
+   fp16, for 120 steps. In steps 5, 6 and 31 a gradient is 1e9, which is inf in fp16.
 
    BUILD AND RUN, in the directory of amp.h:
 
@@ -269,8 +269,8 @@ static void make_data(void) {
 
 int main(int argc, char **argv) {
     bool ok;
-    no_options(argc, argv, "Runs one optimizer kernel on a GPU in three ways that skip steps after an\n"
-                           "overflow, and compares them; takes no options.");
+    no_options(argc, argv, "Run one optimizer kernel on a GPU in three ways that skip steps after an\n"
+                           "overflow, and compare them.\n");
     (void)count_gpus();
     must(cudaStreamCreateWithFlags(&g.stream, cudaStreamNonBlocking));
     must(cudaStreamCreateWithFlags(&g.body, cudaStreamNonBlocking));

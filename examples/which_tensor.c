@@ -1,9 +1,9 @@
 /* which_tensor.c - which tensor overflowed, at which index, and was it inf or NaN?
 
-   A small network learns sin(3x) in mixed precision. In step 100 a gradient of hidden.weight grows
-   beyond fp16, in step 200 one of output.weight is NaN. Both steps are skipped, and print_table
-   shows what amp_optimizer_stats says: where to look. Gradients are those that were stored, scaled;
-   three hidden units never fire, hence the zeros. At the end stands the report of the whole run.
+   A small network learns sin(3x) in mixed precision. In step 100 a gradient of hidden.weight is
+   too large for fp16, in step 200 one of output.weight is NaN. Both steps are skipped, and
+   print_table shows what amp_optimizer_stats found. It shows gradients as stored, scaled; the
+   zeros are those of three hidden units that never fire. The report of the whole run comes last.
 
    Build and run:  cc -O2 -I. examples/which_tensor.c -o which_tensor -lm && ./which_tensor
    Exits with 1 unless the tables name what was planted and the loss falls below 0.01. */
@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
     amp_report_desc    watch  = {.every = 100}; /* count magnitudes in one step of 100 */
     amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = problem,
                                .report = &watch};
-    no_options(argc, argv, "Finds two planted overflows; takes no options.");
+    no_options(argc, argv, "Find two planted overflows.\n");
     desc.beta1 = 2.0; /* for once, to see what is said */
     int ok = amp_optimizer_init(&opt, &desc) != AMP_OK && strstr(problem, "beta1 is 2,") != NULL;
     printf("A setting that cannot be meant is refused, with its name, value and bounds:\n  %s\n\n"

@@ -1,6 +1,6 @@
-# lib.sh - what the scripts here share: a result is a line, "ok", "FAIL" or "skip", and the last
-# line counts them. A script sets suite, the name in front of its results, and out, a directory for
-# what it makes; the words of the command that a result is about go to $out/log.
+# lib.sh - what the scripts here share. A result is a line, "ok", "FAIL" or "skip"; the last line
+# counts them. A script sets suite, the name in front of its results, and out, a directory for what
+# it makes. The output of the command that a result is about goes to $out/log.
 #     suite=compile out=${1:?usage: compile.sh OUTDIR}
 #     . tests/lib.sh
 passed=0 failed=0 skipped=0
@@ -62,6 +62,13 @@ interrupt() { # interrupt FILE PATTERN: the last command of the background, as s
     done
     kill -INT $! && wait $!
 }
+block() { # block PAGE WORDS: its block of C with a line that has these words
+    awk -v words="$2" '/^```c$/ {on = 1; text = ""; next}
+        /^```/ {if (on && index(text, words)) {printf "%s", text; exit} on = 0}
+        on {text = text $0 "\n"}' "$1"
+}
+fast() { awk '/#define AMP_IMPLEMENTATION/ {on = 1} on {print substr($0, 8)} on && /^       }$/ {exit}' amp.h; } # its first program
+fast_prints() { printf 'step %2d  loss %s\n' 0 42.71 20 0.13 40 0.01 60 0.00; }
 example() { ls "examples/$1" examples/*/"$1" 2> /dev/null; } # example FILE: where it is
 works() { # works COMPILER [FLAGS]: a program that is compiled so runs
     have "$1" && echo 'int main(void) { return 0; }' > "$out/works.cpp" &&

@@ -1,6 +1,6 @@
-# run.sh - make test, ci and check: what runs and how long that took last time here; the suites, each of which
-# leaves a log; of those with a failure the command that runs it again; "N passed, N failed, N skipped".
-# sum: the last of these alone.
+# run.sh - make test, ci and check. It prints what runs and how long that took here last time; runs the suites,
+# each of which leaves a log; prints the command that runs a failed one again; last "N passed, N failed, N skipped".
+# sum prints the last line alone.
 # usage: MAKE=COMMAND AGAIN=COMMAND JOBS=N run.sh test|ci|check|sum BUILD/tests LOG...
 name=$1 tests=$2
 shift 2

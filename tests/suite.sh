@@ -1,6 +1,6 @@
-# Run one suite of make: its lines go to LOG, its name and seconds (of the processor, and of the clock) to
-# BUILD/tests/times. A terminal sees one line, and what failed; a file all. Of an object whose compiler
-# writes to LOG only the seconds are kept.
+# Run one suite of make. Its lines go to LOG, its name and seconds (of the processor, and of the clock) to
+# BUILD/tests/times. A terminal shows one line, and what failed; a file gets every line. If LOG is what a
+# compiler said of an object, only the seconds are kept.
 # usage: suite.sh BUILD/tests LOG COMMAND...
 tests=$1 log=$2
 shift 2

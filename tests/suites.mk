@@ -142,9 +142,9 @@ $(BUILD)/tests/model_self.log: tests/unit/test_model.c $(SUPPORT)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
 $(BUILD)/tests/gpu_self.log: tests/gpu/gpu.sh tests/gpu/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
                            tests/unit/test_cuda.cpp $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
-$(BUILD)/tests/readme-%.log: tests/host/readme.sh README.md tests/lib.sh amp.h
+$(BUILD)/tests/readme-%.log: tests/host/readme.sh README.md examples/README.md $(wildcard tests/bench/trainers.*) tests/lib.sh amp.h
 	@$(call SCRIPT,$< $(OUT) $*)
-$(BUILD)/tests/install.log: Makefile README.md $(wildcard examples/packaging/*/*)
+$(BUILD)/tests/install.log: Makefile examples/README.md $(wildcard examples/packaging/*/*)
 $(BUILD)/tests/cuda-plain.log $(BUILD)/tests/cuda-plain-1of2.log $(BUILD)/tests/cuda-plain-2of2.log: \
     $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/cuda-more.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o \
@@ -153,23 +153,23 @@ $(BUILD)/tests/cuda-clang.log: $(KERNELS)clang/kernels.o $(CPU)/clang/amp.o
 $(BUILD)/tests/cuda-sanitize.log: $(KERNELS)sanitize/kernels.o $(CPU)/sanitize/amp.o
 $(BUILD)/tests/cuda-races.log: $(KERNELS)races/kernels.o
 $(BUILD)/tests/cuda-traffic.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
-$(BUILD)/tests/ptx.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o tests/unit/test_cuda.cpp \
+$(BUILD)/tests/ptx.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o tests/unit/test_cuda.cpp tests/gpu/client.sh \
                       $(wildcard tests/gpu/emu/*ptx*)
-$(BUILD)/tests/sgemm-plain.log: $(KERNELS)plain/kernels.o $(wildcard examples/cublas/*_*.cu)
+$(BUILD)/tests/sgemm-plain.log: README.md $(KERNELS)plain/kernels.o $(wildcard examples/cublas/*_*.cu) tests/gpu/client.sh
 $(BUILD)/tests/sgemm-sanitize.log: $(KERNELS)sanitize/kernels.o
 
 $(BUILD)/tests/emu.log: tests/gpu/emu/self.sh $(wildcard tests/gpu/emu/* tests/gpu/emu/fake/*) tests/lib.sh \
                         $(KERNELS)plain/kernels.o $(KERNELS)sanitize/kernels.o
 	@$(call SCRIPT,$< $(OUT))
 
-$(BUILD)/tests/examples.log: tests/trainers/examples.sh tests/lib.sh $(EXAMPLES:%=$(BUILD)/%)
+$(BUILD)/tests/examples.log: tests/trainers/examples.sh tests/trainers/picture.awk tests/lib.sh $(EXAMPLES:%=$(BUILD)/%)
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
 $(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log $(BUILD)/tests/ncf.log: $(BUILD)/tests/%.log: \
-    tests/trainers/trainer.sh tests/lib.sh $(BUILD)/%
+    tests/trainers/trainer.sh tests/trainers/picture.awk tests/lib.sh $(BUILD)/%
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/$*)
 
-$(BUILD)/tests/examples_cuda.log: tests/gpu/examples_cuda.sh README.md tests/lib.sh $(KERNELS)plain/kernels.o \
+$(BUILD)/tests/examples_cuda.log: tests/gpu/examples_cuda.sh examples/README.md tests/lib.sh $(KERNELS)plain/kernels.o \
                                   $(CPU)/o2/amp.o $(wildcard examples/*.cu examples/*/*.cu*) $(BUILD)/gpt
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
 

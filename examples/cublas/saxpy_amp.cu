@@ -1,10 +1,10 @@
 /* saxpy_amp.cu - a cuBLAS trainer without a kernel of its own, with mixed precision
 
    A linear model of several outputs learns by SGD with momentum. Products are cublasSgemm, the step
-   is cublasSscal and cublasSaxpy. There is no kernel that could look at found_inf, so the host reads
-   it: one cudaMemcpy, which waits for the GPU once a step. The lines AMP 1 to AMP 20 are what the
-   trainer adds (and what the end prints of the scaler); with them the products run on fp16 tensor cores, and a step whose gradients overflow
-   is skipped. At step 100 they do, on purpose.
+   is cublasSscal and cublasSaxpy. No kernel could look at found_inf, so the host reads it: one
+   cudaMemcpy, which waits for the GPU once a step. The trainer adds the lines AMP 1 to AMP 20, and
+   prints the scaler at its end. With them the products run on fp16 tensor cores, and a step whose
+   gradients overflow is skipped. In step 100 they overflow on purpose.
 
    BUILD AND RUN, in the directory of amp.h:
 
@@ -12,8 +12,8 @@
            -lcublas -lcublasLt -o saxpy_amp
        ./saxpy_amp
 
-   It prints the mean squared error before and after, and the steps skipped. The error after is below
-   1e-4, and 1 or more steps are skipped: those in which the scale finds its height are, too. */
+   It prints the mean squared error before and after, and the number of skipped steps. The error
+   after is below 1e-4. At least one step is skipped, more if the first scale is too large. */
 
 #include <cublas_v2.h>
 #include <cuda_runtime.h>

@@ -5,7 +5,7 @@
    learning rate 0.1, 50 batches, 3 epochs, synthetic data. The same training runs in five forms:
 
        fp32               cuBLAS and an SGD kernel of this file; nothing of amp.h
-       TF32               the same, with tensor cores that round operands to 11 bits
+       TF32               the same on tensor cores, which round operands to 11 bits
        half, no scaler    half operands, activations and gradients, fp32 masters, fused SGD
        half + scaler      the same with dynamic loss scaling; the scale never leaves the GPU
        half + scaler, graph    its whole step captured once in a CUDA graph and replayed
@@ -25,17 +25,17 @@
        first, last   mean loss of the first epoch and of the last
        learned       by how much the loss fell between them, as a share of fp32's fall
        flushed       of the gradients (of activations; of weights) that are not zero in fp32, the
-                     share that half makes zero, in the first step. This is why there is a scale:
-                     the loss is a mean over batch times outputs, so that the gradients start at
+                     share that half makes zero, in the first step. They are the reason for the
+                     scale: the loss is a mean over batch times outputs, so the gradients start at
                      about 1e-6, where fp16 has hardly any bits left; see examples/pitfalls.c
        scaler's share    (half + scaler - half, no scaler) / half + scaler, from the seconds
        the check     amp_cuda_scaler_unscale of all gradients to NULL, in the same number of steps.
-                     The fused step makes it without a scaler too, for their norm, so that the share
-                     above leaves it out
+                     The fused step makes it without a scaler too, for the norm, so the share above
+                     leaves it out
 
-   Weight gradients are half, as in the article, because little is lost by it once they are scaled:
-   they are summed in fp32 and rounded once. amp_gemm would write them in fp32 as well (c_type, and
-   grad_type of the tensor, AMP_F32); writing, checking and updating then move 6 bytes more for each
+   Weight gradients are half, as in the article. Little is lost once they are scaled, since they are
+   summed in fp32 and rounded once. amp_gemm can also write them in fp32 (AMP_F32 as c_type, and as
+   grad_type of the tensor); writing, checking and updating then move 6 bytes more for each
    parameter.
 
    Exits with 1 unless all forms end where fp32 ends (see loss_bound and fall_bound) and no step is

@@ -1,15 +1,15 @@
-/* trainer_amp.cu - an ordinary CUDA trainer, with mixed precision; trainer_fp32.cu is it without
+/* trainer_amp.cu - an ordinary CUDA trainer with mixed precision; trainer_fp32.cu has none
 
-   A network of three layers learns to classify points as a random network does that it never sees.
-   In the middle one each quarter of the outputs sees a quarter of the inputs: a batch of products.
-   cuBLAS multiplies, but for the few outputs of the last layer; kernels for that and everything
-   else, Adam among them, stand here.
+   A network of three layers learns to classify points as a random network does, which it never sees.
+   In the middle layer each quarter of the outputs sees a quarter of the inputs: a batch of products.
+   cuBLAS multiplies, except for the few outputs of the last layer. This file has the kernels for
+   those and for everything else, Adam among them.
 
-   The lines AMP 1 to AMP 30, and no others, stand between #ifndef FP32 and #endif: they are what an
-   fp32 trainer adds. With them cuBLAS's products run on fp16 tensor cores, the loss is scaled, and a
-   step whose gradients overflow is skipped, all without the host waiting for the GPU; so Adam finds
-   its step count, which is that of the steps taken, in device memory. Lines 11 to 18 could stay out
-   (with 7 and 24, which they need): they add the first layer's bias inside its product.
+   An fp32 trainer adds the lines AMP 1 to AMP 30, which alone stand between #ifndef FP32 and #endif.
+   With them cuBLAS's products run on fp16 tensor cores, the loss is scaled, and a step whose
+   gradients overflow is skipped. The host never waits for the GPU, so Adam reads its step count,
+   that of the steps taken, in device memory. Lines 11 to 18 (with 7 and 24, which they need) are
+   optional: they add the first layer's bias inside its product.
    AMP_POLICY=bf16 in the environment, or off, changes the type.
 
    BUILD AND RUN, in the directory of amp.h:

@@ -2,9 +2,9 @@
 
    Data parallelism with sharded state (ZeRO stage 1): every rank has the whole model, in halves,
    and about one part in N of masters, moments and accumulators, in fp32 (amp.h, >>api ranks). A
-   step has M micro-batches with numbers. Gradients go by an all-to-all to their owners, who add
-   them as a binary tree over the numbers; models come back by an all-gather. So neither the loss,
-   nor a weight, nor a saved state depends on N.
+   step has M numbered micro-batches. An all-to-all sends gradients to their owners, who add them as
+   a binary tree over the numbers; an all-gather brings models back. So neither the loss, nor a
+   weight, nor a saved state depends on N.
 
    READ  from top to bottom: ranks (deadline and pulses), the trainer, two exchanges, micro-batches
    and steps, save and resume. The network is in ddp_net.h, options and tables in
@@ -14,11 +14,11 @@
          in the directory of amp.h; without mpirun it is one rank. See also --help.
 
    OVERLAP  A layer's gradient is sent as soon as it is there, and backward goes on; owners wait
-   only before they add. A layer's model is waited for only where forward needs it. MPI moves data
-   while it is called, so that products call it after every 256 rows. --late sends when backward has
-   ended, to compare: two ranks on two cores of a Zen 4 (Open MPI 4.1.4 on the loopback, gcc 12.2
-   -O3, --data digits --batch 256 --width 2048 --micro 2 --steps 8) waited 0.08 to 0.15 s for
-   gradients, and 0.23 to 0.28 s with it.
+   only before they add. Forward waits for a layer's model only when it needs it. MPI moves data
+   only while it is called, so products call it after every 256 rows. --late sends after backward, to
+   compare: two ranks on two cores of a Zen 4 (Open MPI 4.1.4 on the loopback, gcc 12.2 -O3,
+   --data digits --batch 256 --width 2048 --micro 2 --steps 8) waited 0.08 to 0.15 s for gradients,
+   and 0.23 to 0.28 s with --late.
 
    WHO ADDS  If N is a power of two that divides M, a rank takes k = M / N micro-batches in a row
    and adds their gradients in fp32, as a tree whose sums wait for their pair: log2 k of them,
@@ -34,8 +34,8 @@
        2 P (N-1)/N bytes in a step      models, by an all-gather
        P / 2048 bytes in a step         reduce_fn: a double for a chunk of 16384; left out below
 
-   since amp.h gives each rank as much of every layer, to within a chunk; what this program counts
-   is compared with that at its end. The table is arithmetic on data sheets, not measured: H100s
+   since amp.h gives each rank an equal part of every layer, to within a chunk. The program compares
+   its counts with these at its end. The table is arithmetic on data sheets, not measured: H100s
    with 80 GB at 3.35 TB/s, 400 of their 989 Tflop/s in bf16, 450 GB/s of NVLink in each direction
    (N = 8), 50 GB/s of NDR InfiniBand for each GPU (N = 1024); 32 layers, micro-batches of b = 8192
    tokens, 6 P b flop each; k = 1.
@@ -57,10 +57,10 @@
             With k above 1 sums are of 4 bytes: 4 log2 k more, and 4 received instead of 2.
    overlap  What stays of the exchanges: gradients of the layer next to the input, when backward
             ends, and its model, when forward begins: a 32nd. Messages get small: 47 KB on 1024
-            ranks where a layer has 9 tensors, as long as nobody sends these together.
+            ranks if a layer has 9 tensors that are sent one by one.
 
    Where it stops:
-   - Memory. 6 bytes stay on each GPU however many there are: some 13e9 parameters in 80 GB, less
+   - Memory. 6 bytes a parameter stay on each GPU for any N: some 13e9 parameters in 80 GB, less
      activations. 70e9 do not fit; cut in 8 by tensor parallelism over NVLink they are 8.75e9 for
      each of 128 ranks: 54 GB, 0.69 s of link beside 1.08 s of computing.
    - The link. Its bytes do not fall with N, and P cancels: gradients can hide behind backward, of

@@ -1,25 +1,25 @@
 /* ddp_nccl.cu - ddp_mpi.c on NVIDIA GPUs, one for each rank: the exchanges are NCCL's
 
-   The same network, steps, order of sums and files, with everything on the GPU: loss scale, sums
+   Network, steps, order of sums and files are the same, with everything on the GPU. Loss scale, sums
    over the ranks and the decision to skip never wait for the host, which is one step ahead.
 
    READ  ddp_mpi.c first: its head says what travels and how far that scales. Here: ranks (how NCCL
    is watched), kernels, the network, the two exchanges, a micro-batch, rounds and steps.
 
-   BUILD AND RUN, in the directory of amp.h; names of variables as torchrun and its likes set them:
+   BUILD AND RUN, in the directory of amp.h; the variables are named as torchrun names them:
 
        nvcc -O3 -std=c++14 -arch=native -I. examples/ddp/ddp_nccl.cu amp_kernels.cu \
            -lcublas -lcublasLt -lnccl -o ddp_nccl
        for r in 0 1 2 3; do
            RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r DDP_ID=ddp.id ./ddp_nccl & done; wait
 
-   DDP_ID is a file that all ranks see and that is not there yet. Rank 0 writes NCCL's number of the
-   run into it, and each rank its pulse into DDP_ID.RANK. Without these variables it is one rank, and
-   with DDP_ID alone one that goes through NCCL.
+   DDP_ID names a file that all ranks see and that does not exist yet. Rank 0 writes NCCL's number
+   of the run into it, and each rank its pulse into DDP_ID.RANK. Without these variables there is
+   one rank; with DDP_ID alone there is one that goes through NCCL.
 
    OVERLAP  Exchanges run on a stream of their own. It waits for the event behind a layer's
    gradient, and the stream of the products waits for the event behind an exchange: before parts are
-   added, and before a layer's model is read. That costs the memory that ddp_mpi.c says, and the
+   added, and before a layer's model is read. That costs the memory that ddp_mpi.c gives, and the
    multiprocessors on which NCCL copies while backward runs.
 
    FAILURE  The host never waits for a stream blindly: it polls an event, and NCCL's own errors,

@@ -2,8 +2,8 @@
 
    Layer l:  z = act[l] W + b;  the last layer's z, in fp32, is the output; otherwise
    act[l + 1] = dropout(relu(z)). Activations and gradients are in the type of the run, products are
-   summed in fp32. It knows nothing of ranks: weights, and where gradients go, are handed in. Wants
-   check, which ends the program unless a call of amp.h went well.                                */
+   summed in fp32. The file knows nothing of ranks: its caller passes weights, and where gradients
+   go. It needs check, which ends the program if a call of amp.h failed.                          */
 
 #ifndef DDP_NET_H
 #define DDP_NET_H

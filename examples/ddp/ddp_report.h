@@ -76,7 +76,7 @@ static options parse_options(int argc, char **argv) {
         else if (strcmp(argv[i], "--steps") == 0 && strcmp(value, "0") == 0) /* to load and save */
             o.steps = 0, i++;
         else if (!is_among(known, sizeof known / sizeof *known, argv, &i))
-            fail(2, argv[i], "is not an option", "see --help");
+            unexpected(argv[i]);
     }
     needs(argc, argv, "--save-every", "--save");
     refuse_overwriting("--save", o.save, o.data);

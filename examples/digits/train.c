@@ -1,30 +1,29 @@
 /* train.c - the same network trained in fp32, fp16 and bf16, on real images, with amp.h
 
    A training loop in mixed precision, written by hand. Weights, activations and gradients are
-   stored in half; products are summed in fp32 (amp_gemm); normalization, softmax and loss are
-   computed in fp32. From the same seeds it trains the five variants of train_report.h, on two
+   stored in half. Products are summed in fp32 (amp_gemm). Normalization, softmax and loss are
+   computed in fp32. It trains the five variants of train_report.h from the same seeds, on two
    tasks: classify (cross-entropy) and reconstruct (an autoencoder, mean squared error).
 
    READ  from top to bottom: the network, forward, loss and backward, the step, an epoch; then
-   save and resume, for interrupted runs. Loss scaling and masters come in at setup_optimizer,
-   loss_scale and optimizer_step. What is computed in fp32, row by row, is in train_rows.h; variants,
-   options, counts and tables in train_report.h, pictures in train_pictures.h, the data in
-   train_data.h, random numbers in train_numbers.h, errors and progress in train_cli.h;
-   measure_... only counts.
+   save and resume, for interrupted runs. Loss scaling and masters are in setup_optimizer,
+   loss_scale and optimizer_step; measure_... only counts. train_rows.h has what is computed in fp32,
+   row by row; train_report.h variants, options, counts and tables; train_pictures.h pictures;
+   train_data.h the data; train_numbers.h random numbers; train_cli.h errors and progress.
 
    RUN   cc -O3 -I. examples/digits/train.c -o train -lm && ./train         in the directory of amp.h
 
-   Under a minute of progress, one table for each task with its reading, three pictures under
-   build/, and at the end one line per task: how far fp16 and bf16 are from fp32. See also --help.
+   In under a minute it prints a table for each task with its reading, writes four pictures into
+   build/, and ends with one line per task: how far fp16 and bf16 are from fp32. See also --help.
 
    COLUMNS  "flushed" and "lost" are counted on every SAMPLE_EVERY-th step.
 
-       flushed     of all gradient values (of activations and of weights) that are nonzero in fp32,
-                   the share that is zero once stored. The fp32 value is what the product or the
-                   formula gave, just before it is rounded for storing. Zeros of ReLU do not count,
-                   nor do values that are zero because their operands had been flushed before.
-       lost        of all weights with a nonzero stored gradient, the share whose bits the step did
-                   not change: of the master where there is one, else of the half weight. Skipped
+       flushed     share of the gradients (of activations and of weights) that are nonzero in fp32
+                   and zero as stored. The fp32 value is the result of the product or the formula,
+                   before it is rounded for storing. Zeros of ReLU do not count, nor do values that
+                   are zero because their operands had been flushed before.
+       lost        share of the weights with a nonzero stored gradient whose bits the step did not
+                   change: bits of the master, or of the half weight if there is none. Skipped
                    steps do not count.
        bytes/param memory for weights, masters, gradients and moments, as allocated
        act KiB     activations that one batch keeps for the backward pass

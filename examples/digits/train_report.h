@@ -1,8 +1,8 @@
 /* train_report.h - what train.c compares, what it counts while it trains, and what it says
 
-   The five variants and the two tasks, the options, the counting of a run (measures), then tables,
-   their reading and the pictures, by way of train_pictures.h. Nothing here knows the network: a run
-   hands over tensors, gradients as they are stored, and how it ended.                            */
+   It has the five variants and the two tasks, the options, the counts of a run (measures), then
+   tables, their reading and the pictures (train_pictures.h). Nothing here knows the network: a run
+   passes its tensors, its gradients as stored, and its results.                                  */
 
 #ifndef TRAIN_REPORT_H
 #define TRAIN_REPORT_H
@@ -128,7 +128,7 @@ static options parse_options(int argc, char **argv) {
     parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
     keep_inputs(o.data, o.resume, o.save, o.report);
     if (one_run(&o) && (o.task == NUM_TASKS || o.dtype == ALL_TYPES || o.seeds != 1))
-        fail(2, "--save, --resume, --stop-after", "they are for one run",
+        fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --task classify or reconstruct, --dtype fp32, fp16 or bf16, and --seeds 1");
     return o;
 }
@@ -404,75 +404,149 @@ static void print_final(const report *r, int which, int v) {
     if (stopped && o->save) printf("continue with the same options and --resume %s\n", o->save);
 }
 
-static void draw_losses(const report *r) {
-    plot        p[2] = {{0}};
-    const char *names[MAX_CURVES] = {0};
-    char        title[2][96], what[2][200], axis[2][32]; /* of its own: tasks differ in length */
+/* What each variant costs, as bars under a heading. WIDE_MS is no column of the results. */
+enum { BAR_HEIGHT = 19, BARS_HEAD = 28, WIDE_MS = NUM_COLUMNS };
+
+static double draw_bars(FILE *f, double y, const report *r, int which, int column,
+                        const char *heading) {
+    double value[NUM_VARIANTS], most = 1e-9;
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        value[v] = column == WIDE_MS ? median_ms(r, which, v, WIDE) : mean_of(r, which, v, column);
+        if (value[v] > most) most = value[v];
+    }
+    svg_text(f, 12.0, y + BARS_HEAD - 8.0, "class=\"soft\"", heading);
+    y += BARS_HEAD;
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        const double width = 1.0 + 170.0 * value[v] / most;
+        char         text[64];
+        if (!variant_on(&r->o, v)) continue;
+        sprintf(text, "%.2g %%", value[v]);
+        if (column == WIDE_MS) sprintf(text, "%.3g ms", value[v]);
+        if (column == WIDE_MS && v != FP32 && speed(r, which, v, WIDE) > 0.0)
+            sprintf(text + strlen(text), ", %.2fx", speed(r, which, v, WIDE));
+        svg_text(f, 172.0, y + 11.0, "text-anchor=\"end\"", variants[v].name);
+        fprintf(f, "<rect x=\"180\" y=\"%.1f\" width=\"%.1f\" height=\"13\" class=\"b%d\"/>\n", y,
+                width, v);
+        svg_text(f, 186.0 + width, y + 11.0, "", text);
+        y += BAR_HEIGHT;
+    }
+    return y;
+}
+
+/* What differs between the variants, while their losses are alike. */
+static void draw_costs(const report *r) {
+    static const char *const heading[] = {
+        "gradients flushed to zero", "weight updates lost",
+        "a step of the wide network, and how many times as fast as fp32"};
+    static const int column[] = {FLUSHED, LOST, WIDE_MS};
+    char             title[NUM_TASKS][160];
+    int              height = 12, rows = 0;
+    for (int v = 0; v < NUM_VARIANTS; v++) rows += variant_on(&r->o, v);
     for (int t = 0; t < NUM_TASKS; t++) {
-        const double(*last)[MAX_EPOCHS] = NULL;
         if (!task_on(&r->o, t)) continue;
+        sprintf(title[t], "%s", tasks[t].name);
+        if (variant_on(&r->o, FP16_ALONE))
+            sprintf(title[t] + strlen(title[t]), ": fp16 alone loses %.2g %% of its updates",
+                    mean_of(r, t, FP16_ALONE, LOST));
+        if (r->o.dtype == ALL_TYPES)
+            sprintf(title[t] + strlen(title[t]), "; wide steps in bf16 are %.1f times as fast as in fp32",
+                    speed(r, t, BF16, WIDE));
+        height += 16 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, title[t]) +
+                  (2 + timed(&r->o, t)) * (BARS_HEAD + rows * BAR_HEIGHT);
+    }
+    output to = svg_begin(r->o.out, "train_costs.svg", height);
+    double y  = 8.0;
+    for (int t = 0; t < NUM_TASKS; t++) {
+        if (!task_on(&r->o, t)) continue;
+        y += LEADING * svg_lines(to.f, y + 16.0, 15.0, 1, title[t]);
+        for (int c = 0; c < 2 + timed(&r->o, t); c++)
+            y = draw_bars(to.f, y, r, t, column[c], heading[c]);
+        y += 16.0;
+    }
+    svg_end(&to, 1);
+}
+
+/* Behind the task's name: how far from fp32's the mean losses of the last epoch are. */
+static void say_end(char *title, const report *r, int which, const plot *p) {
+    int    far  = FP32;
+    double most = 1.0; /* times fp32's */
+    for (int v = FP32 + 1; v < NUM_VARIANTS; v++) {
+        const double times = end_of(p, v, 1) / end_of(p, FP32, 1);
+        if (fabs(times - 1.0) > fabs(most - 1.0)) far = v, most = times;
+    }
+    if (fabs(most - 1.0) < 0.1)
+        title += sprintf(title, ": all end within %.2g %% of fp32's loss", 100.0 * fabs(most - 1.0));
+    else title += sprintf(title, ": %s ends at %.2f times fp32's loss", variants[far].name, most);
+    sprintf(title, " (mean of the last %s)",
+            counted(r->steps[which] / (size_t)r->epochs[which], "step"));
+}
+
+static void draw_losses(const report *r) {
+    plot p[2];
+    char title[2][160], what[2][240], axis[2][32]; /* of its own: tasks differ in length */
+    memset(p, 0, sizeof p);
+    for (int t = 0; t < NUM_TASKS; t++) {
+        if (!task_on(&r->o, t)) continue;
+        p[t].count = (size_t)r->epochs[t];
         for (int v = 0; v < NUM_VARIANTS; v++) {
+            const double(*of)[MAX_EPOCHS] = r->loss[t][v];
             if (!variant_on(&r->o, v)) continue;
-            names[v]  = variants[v].name;
-            last      = r->loss[t][v];
-            p[t].y[v] = last[0];
-            if (r->o.seeds > 1) p[t].low[v] = last[1], p[t].high[v] = last[2];
+            p[t].name[v] = variants[v].scaling ? "... +scaling" : variants[v].name;
+            p[t].y[v]    = of[0];
+            if (r->o.seeds > 1 && v <= FP16_ALONE) p[t].low[v] = of[1], p[t].high[v] = of[2];
         }
-        if (r->o.dtype != ALL_TYPES) sprintf(title[t], "%s", tasks[t].name);
-        else {
-            const double fp32 = r->loss[t][FP32][0][r->epochs[t] - 1];
-            const double alone = r->loss[t][FP16_ALONE][0][r->epochs[t] - 1];
-            sprintf(title[t], "%s: fp16 alone ends at %.2f times fp32's loss", tasks[t].name,
-                    ratio(alone, fp32));
-        }
+        p[t].minus = coincide(&p[t]);
+        sprintf(title[t], "%s", tasks[t].name);
+        if (r->o.dtype == ALL_TYPES) say_end(title[t] + strlen(title[t]), r, t, &p[t]);
         describe(what[t], t == CLASSIFY ? "cross-entropy in training"
                                         : "mean squared error in training",
-                 r->o.seeds, r->o.resume != NULL);
+                 &p[t], r->o.seeds, r->o.resume != NULL);
         sprintf(axis[t], "epoch of %s", tasks[t].name);
         p[t].title   = title[t];
         p[t].what    = what[t];
         p[t].x_title = axis[t];
-        p[t].count   = (size_t)r->epochs[t];
     }
-    draw_curves(r->o.out, "train_loss.svg", p, names);
+    draw_curves(r->o.out, "train_loss.svg", p);
 }
 
 static void draw_pictures(const report *r, const dataset *data) {
     const char *const dir = r->o.out;
-    plot              scale[2] = {{0}};
-    image_row         rows[6] = {{"original", {0}, {0}}};
+    plot              scale[2];
+    image_row         rows[4] = {{"original", {0}}};
     char              title[2][64], what[160], axis[2][32];
     int               num_rows = 1;
+    memset(scale, 0, sizeof scale);
     sprintf(what, "loss scale of fp16, first seed; a dot: overflow, step skipped; growth_interval %d "
                   "(default 2000)", GROWTH_INTERVAL);
     for (int t = 0; t < NUM_TASKS; t++) {
         int overflows = 0;
+        if (!task_on(&r->o, t)) continue;
         for (size_t i = 1; i < r->steps[t]; i++)
             overflows += drawable(r->scales[t][i]) && r->scales[t][i] < r->scales[t][i - 1];
         if (!overflows) sprintf(title[t], "%s: the scale is never halved", tasks[t].name);
         else
-            sprintf(title[t], "%s: the scale is halved %s", tasks[t].name, counted((size_t)overflows, "time"));
+            sprintf(title[t], "%s: the scale is halved %s", tasks[t].name,
+                    counted((size_t)overflows, "time"));
         sprintf(axis[t], "step of %s", tasks[t].name);
-        scale[t] = (plot){task_on(&r->o, t) ? title[t] : NULL, what, r->steps[t],
-                          {r->scales[t]}, {0}, {0}, axis[t], 0.0};
+        scale[t].title   = title[t];
+        scale[t].what    = what;
+        scale[t].x_title = axis[t];
+        scale[t].count   = r->steps[t];
+        scale[t].y[0]    = r->scales[t];
     }
     for (int i = 0; i < SHOWN; i++) rows[0].image[i] = data->image + r->shown[i] * data->pixels;
-    for (int minus = 0; minus < 2; minus++)
-        for (int v = 0; v < NUM_VARIANTS; v++) {
-            if (!variant_on(&r->o, v) || v == FP16_ALONE || v == FP16_MASTER) continue;
-            if (minus && (v == FP32 || r->o.dtype != ALL_TYPES)) continue;
-            for (int i = 0; i < SHOWN; i++) {
-                rows[num_rows].image[i] = r->picture[v] + (size_t)i * data->pixels;
-                if (minus) rows[num_rows].minus[i] = r->picture[FP32] + (size_t)i * data->pixels;
-            }
-            rows[num_rows++].label = (minus ? differences : type_names)[variants[v].type];
-        }
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        if (!variant_on(&r->o, v) || v == FP16_ALONE || v == FP16_MASTER) continue;
+        for (int i = 0; i < SHOWN; i++) rows[num_rows].image[i] = r->picture[v] + (size_t)i * data->pixels;
+        rows[num_rows++].label = type_names[variants[v].type];
+    }
+    draw_costs(r);
     draw_losses(r);
     draw_scales(dir, "train_scale.svg", scale);
     if (task_on(&r->o, RECONSTRUCT))
-        draw_images(dir, "train_images.svg", "Held-out images, reconstructed; differences to fp32",
-                    rows, num_rows, data->side);
-    printf("\npictures: %s/train_loss.svg, train_scale.svg%s\n\n", dir,
+        draw_images(dir, "train_images.svg", "Held-out images, reconstructed", rows, num_rows,
+                    r->o.dtype == ALL_TYPES ? 1 : -1, data->side);
+    printf("\npictures: %s/train_costs.svg, train_loss.svg, train_scale.svg%s\n\n", dir,
            task_on(&r->o, RECONSTRUCT) ? ", train_images.svg" : "");
 }
 

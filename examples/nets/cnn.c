@@ -1,29 +1,29 @@
 /* cnn.c - a residual classifier and a denoiser learn images, in fp32, fp16 and bf16, with amp.h
 
-   Two small convolutional networks: cnn tells what an image shows, through two residual blocks;
-   unet takes noise off an image, on a way down to half the size and up again, with a connection
+   Two small convolutional networks. cnn has two residual blocks and classifies an image. unet
+   removes noise from an image; it goes down to half the size and up again, with a connection
    across. A convolution is a product: im2col writes the neighborhood of each pixel as a row, in
    the type of the product, and amp_gemm_ex does the rest, forward and backward. Weights,
    activations and gradients that feed products are stored in half, products are summed in fp32.
-   Batch norm stays in fp32: its parameters (keep_fp32), its statistics, its arithmetic; and so do
-   the gradients that flow from layer to layer, to which every branch adds, and the losses.
+   Batch norm stays in fp32: its parameters (keep_fp32), its statistics, its arithmetic. So do the
+   losses, and the gradients that flow from layer to layer, to which every branch adds.
 
    READ  from top to bottom: the networks, products, convolution, norm, what changes sizes,
-   forward, losses, backward, the step; then held-out images, main. Mixed precision comes in at
+   forward, losses, backward, the step; then held-out images, main. Mixed precision is in
    choose_types (what the policy says of the products), setup_optimizer, loss_scale and train_step;
-   the rest is what a trainer in fp32 needs, too. cnn_report.h has options and pictures,
+   a trainer in fp32 needs the rest, too. cnn_report.h has options and pictures,
    train_data.h the images, train_runs.h the loop over seeds, types and steps, and --check;
    train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have.
 
    RUN   cc -O3 -march=native -I. examples/nets/cnn.c -o cnn -lm && ./cnn      in the directory of amp.h
 
-   Under two minutes of progress; a table of each network, its reading, pictures under build/; at
-   the end for each three lines: parity with fp32, speed, memory. See also --help.
+   In under two minutes it prints a table of each network with its reading, writes pictures into
+   build/, and ends with three lines for each: parity with fp32, speed, memory. See also --help.
 
    COLUMNS  images/s from the processor time of whole steps, medians, the types in turns.
    bytes/param: weights, copies, gradients, moments. activations: what forward keeps for backward.
-   total: these, and what all steps share: gradients of activations, room for rows and products. */
+   total: these, and what all steps share: gradients of activations, workspace. */
 
 #define _POSIX_C_SOURCE 200809L /* popen, isatty, mkdir */
 #define PROGRAM "cnn"

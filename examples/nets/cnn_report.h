@@ -61,7 +61,7 @@ static options parse_options(int argc, char **argv) {
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
     keep_inputs(o.data, o.resume, o.save, o.report);
     if (one_run(&o) && o.task == NUM_TASKS)
-        fail(2, "--save, --resume, --stop-after", "they are for one run",
+        fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --task cnn or unet");
     return o;
 }
@@ -103,11 +103,9 @@ static unsigned long checksum(const dataset *data) {
 
 static const subject subjects[NUM_TASKS] = {
     {"cnn", "accuracy %", "", 2, 1, 0.4, 1, "images", 0.0, "cnn_loss.svg",
-     "cnn: images that are learned", "cross-entropy",
-     "cnn: images that are held out", "cross-entropy"},
+     "held-out cross-entropy", "cross-entropy in training"},
     {"unet", "loss", " (squared error of pixels of 0 to 1)", 5, 5, 0.02, 0, "images", 0.0,
-     "unet_loss.svg", "unet: images that are learned", "squared error",
-     "unet: images that are held out", "squared error"}};
+     "unet_loss.svg", "held-out squared error", "squared error in training"}};
 
 static void report_images(report *r, const dataset *data, int task) {
     const options *o = &r->o;
@@ -145,23 +143,19 @@ static void gallery_free(gallery *g) {
 }
 
 static void draw_gallery(const options *o, const dataset *data, const gallery *g) {
-    image_row rows[7] = {{"noisy", {0}, {0}}, {"clean", {0}, {0}}};
+    image_row rows[5] = {{"noisy", {0}}, {"clean", {0}}};
     int       num_rows = 2;
     for (int i = 0; i < SHOWN; i++) {
         rows[0].image[i] = g->noisy[i];
         rows[1].image[i] = data->image + g->shown[i] * data->pixels;
     }
-    for (int minus = 0; minus < 2; minus++)
-        for (int v = 0; v < 3; v++) {
-            if (!type_on(o, v) || (minus && (v == 0 || o->dtype != ALL_TYPES))) continue;
-            for (int i = 0; i < SHOWN; i++) {
-                rows[num_rows].image[i] = g->result[v][i];
-                if (minus) rows[num_rows].minus[i] = g->result[0][i];
-            }
-            rows[num_rows++].label = minus ? differences[v] : type_names[v];
-        }
-    draw_images(o->out, "unet_images.svg", "Held-out images, denoised; differences to fp32", rows,
-                num_rows, data->side);
+    for (int v = 0; v < 3; v++) {
+        if (!type_on(o, v)) continue;
+        for (int i = 0; i < SHOWN; i++) rows[num_rows].image[i] = g->result[v][i];
+        rows[num_rows++].label = type_names[v];
+    }
+    draw_images(o->out, "unet_images.svg", "Held-out images, denoised", rows, num_rows,
+                o->dtype == ALL_TYPES ? 2 : -1, data->side);
     printf("picture: %s/unet_images.svg\n\n", o->out);
 }
 

@@ -1,27 +1,27 @@
 /* gpt.c - a GPT that learns the bytes of a text, in fp32, fp16 and bf16, with amp.h
 
-   Embedding, blocks of causal attention and a GELU network, layer norm before each, and a head
-   that is the embedding again: GPT-2, with bytes for tokens. Weights, activations and gradients
-   that feed products are stored in half; products are summed in fp32 (amp_gemm_ex); softmax,
-   norms, GELU and loss are computed in fp32, and so is the gradient of the residual stream, to
-   which every block adds. Biases and norms stay fp32 (keep_fp32).
+   The network is GPT-2's, with bytes for tokens: an embedding, blocks of causal attention and a
+   GELU network, layer norm before each, and the embedding again as the head. Weights, activations
+   and gradients that feed products are stored in half. Products are summed in fp32 (amp_gemm_ex).
+   Softmax, norms, GELU and loss are computed in fp32, and so is the gradient of the residual
+   stream, to which every block adds. Biases and norms stay fp32 (keep_fp32).
 
    READ  from top to bottom: vectors, the network, forward, loss, backward, the step; then held-out
-   text, writing, main. Mixed precision comes in at choose_types (what the policy says of the
-   products), training_in (gpt_setup.h), loss_scale and amp_optimizer_step; the rest is what a GPT
-   in fp32 needs, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and the
+   text, writing, main. Mixed precision is in choose_types (what the policy says of the
+   products), training_in (gpt_setup.h), loss_scale and amp_optimizer_step; a GPT in fp32 needs the
+   rest, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and the
    text, gpt_budget.h --budget, train_runs.h the loop over seeds, types and steps, and --check;
    train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have. gpt_cuda.cu is the same on a GPU.
 
    RUN   cc -O3 -march=native -I. examples/nets/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
 
-   Under two minutes of progress; then a table, its reading, a picture under build/, some text that
-   the network wrote, and three lines: parity with fp32, speed, memory. See also --help.
+   In under two minutes it prints a table with its reading and some text that the network wrote,
+   writes a picture into build/, and ends with three lines: parity with fp32, speed, memory (--help).
 
    COLUMNS  tokens/s from the processor time of whole steps, medians, the types in turns.
    bytes/param: weights, copies, gradients, moments. activations: what forward keeps for backward.
-   total: these, and what all steps share: gradients of activations, room for rows and products. */
+   total: these, and what all steps share: gradients of activations, workspace. */
 
 #define _POSIX_C_SOURCE 200809L /* isatty, mkdir */
 #ifndef PROGRAM /* state.c compares states with this network, too */

@@ -1,6 +1,6 @@
-/* gpt_budget.h - gpt --budget MiB: how many rows of each type fit into the same memory, how fast?
+/* gpt_budget.h - gpt --budget MiB: how many rows of each type fit into that memory, and how fast?
 
-   Part of gpt.c, in a file of its own because a trainer does not need it.                        */
+   A part of gpt.c that a trainer does not need, so it has its own file.                          */
 
 #ifndef GPT_BUDGET_H
 #define GPT_BUDGET_H

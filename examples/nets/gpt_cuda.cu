@@ -5,11 +5,11 @@
    kernels here do the rest, in fp32 arithmetic, on what is stored in the type of the run; amp.h's
    AdamW checks, clips and steps, and moves the loss scale.
 
-   A step is: draw a batch of the text, which lies on the GPU; forward; loss; backward; AdamW. All
-   of it is captured once and replayed. What changes from step to step is read where it lies, on
-   the GPU: how many steps were taken (amp_optimizer_gate), from which the batch and the learning
-   rate follow, and the loss scale. So nothing waits: the host queues replays, and asks every few
-   steps how it goes. No kernel adds floats by atomics: a replayed run gives the same bits.
+   A step draws a batch of the text, which is on the GPU, then runs forward, loss, backward, AdamW.
+   All of it is captured once and replayed. What changes from step to step is read on the GPU: the
+   loss scale, and the number of steps taken (amp_optimizer_gate), which gives the batch and the
+   learning rate. So nothing waits: the host queues replays, and asks every few steps how far it is.
+   No kernel adds floats by atomics: a replayed run gives the same bits.
 
    BUILD AND RUN, in the directory of amp.h:
 
@@ -18,17 +18,17 @@
        ./gpt_cuda                                                               see also --help
 
    READ  from top to bottom: the network, forward, backward, train_step and capture; then runs. The
-   kernels are in gpt_kernels.cuh. Mixed precision comes in at training_in (gpt_setup.h), weight,
+   kernels are in gpt_kernels.cuh. Mixed precision is in training_in (gpt_setup.h), weight,
    batch_kernel, which reads the loss scale, and at T, the type in which the run stores. Options,
    tables and the text are in gpt_report.h, which gpt.c has, too.
 
    COLUMNS  as in gpt.c; tokens/s from events around replays, the types in turns. fp32 is fp32, not
    TF32.
 
-   ROWS  A row is a token. Those of one position in all sequences lie side by side, and in a row of
-   qkv so do query, key and value of each head: row = position * sequences + sequence, column = head
-   * 3 depth + (query, key, value) * depth. Then the matrices of all heads of all sequences are one
-   strided batch as they lie: from one to the next it is 3 depth, and nothing is transposed. */
+   ROWS  A row is a token: row = position * sequences + sequence. In a row of qkv, column = head * 3
+   depth + (query, key, value) * depth. So tokens of one position lie side by side, and so do query,
+   key and value of a head. The matrices of all heads of all sequences then are one strided batch,
+   with a stride of 3 depth, and nothing is transposed. */
 
 #define PROGRAM "gpt_cuda"
 #define AMP_IMPLEMENTATION

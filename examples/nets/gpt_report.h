@@ -155,8 +155,7 @@ static void load_text(text *t, const options *o) {
 
 static const subject gpt_subject = {
     PROGRAM, "loss", " in nats per byte", 4, 3, 0.005, 0, "tokens", 0.0, PICTURE,
-    "text that is learned", "loss, nats per byte",
-    "text that is held out", "loss, nats per byte"};
+    "held-out loss, nats per byte", "loss in training, nats per byte"};
 
 static void report_text(report *r, const text *t, const char *machine) {
     const options *o = &r->o;

@@ -1,8 +1,8 @@
-/* gpt_setup.h - what gpt.c and gpt_cuda.cu train, and how: the tensors of a GPT, how they begin,
-   and the optimizer
+/* gpt_setup.h - what gpt.c and gpt_cuda.cu share: the tensors of a GPT, their first values, and the
+   optimizer
 
-   Both runs begin with the same numbers and see the same text, so that their losses can be
-   compared. C and C++.                                                                           */
+   Both programs begin with the same numbers and see the same text, so their losses can be compared.
+   C and C++.                                                                                     */
 
 #ifndef GPT_SETUP_H
 #define GPT_SETUP_H

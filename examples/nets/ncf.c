@@ -1,31 +1,31 @@
 /* ncf.c - a recommender learns who likes what, in fp32, fp16 and bf16, with amp.h
 
    Neural collaborative filtering (NeuMF; He et al., 2017; MLPerf's recommender): each user and each
-   item has a row in two tables. Rows of the first two are multiplied, rows of the others go through
-   three layers, and one more layer makes of both the logit that this user has met this item. A step
-   touches few rows of the tables, so that their gradients are sparse: a row for each interaction of
-   the batch and the number of the row where it belongs (amp_tensor.rows). amp.h adds up what
-   belongs together and moves these rows alone. Tables, weights, activations and their gradients are
-   stored in half, products are summed in fp32 (amp_gemm_ex), sigmoid and cross-entropy are fp32.
+   item has a row in two of four tables. One pair of rows is multiplied, the other goes through three
+   layers; one more layer makes the logit that this user has met this item. A step touches few rows,
+   so the gradients of the tables are sparse: one row for each interaction of the batch, and its row
+   index (amp_tensor.rows). amp.h adds rows of the same index and steps these rows alone. Tables,
+   weights, activations and their gradients are stored in half, products are summed in fp32
+   (amp_gemm_ex), sigmoid and cross-entropy are fp32.
 
    READ  from top to bottom: the network, forward, loss, backward, the step; then held-out
-   interactions, tables beside dense ones, main. Sparse gradients come in at add_table and
-   backward; mixed precision at choose_types (what the policy says of the products),
-   setup_optimizer, loss_scale and amp_optimizer_step. ncf_data.h has what is learned and how it
+   interactions, tables beside dense ones, main. Sparse gradients are in add_table and backward,
+   mixed precision in choose_types (what the policy says of the products), setup_optimizer,
+   loss_scale and amp_optimizer_step. ncf_data.h has what is learned and how it
    is judged, ncf_report.h options, train_runs.h the loop over seeds, types and steps, and --check;
    train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have.
 
    RUN   cc -O3 -march=native -I. examples/nets/ncf.c -o ncf -lm && ./ncf      in the directory of amp.h
 
-   Under two minutes of progress; then a table, its reading, a picture under build/, and three
-   lines: parity with fp32, speed, memory. See also --help.
+   In under two minutes it prints a table with its reading, writes a picture into build/, and ends
+   with three lines: parity with fp32, speed, memory. See also --help.
 
-   COLUMNS  hit rate at 10: of how many users the interaction held out is among the first 10 of 100;
-   the 99 others are items that the user has not met. interactions/s, with those sampled, from the
-   processor time of whole steps, medians, the types in turns. bytes/param: weights, copies,
+   COLUMNS  hit rate at 10: share of the users whose held-out interaction is among the first 10 of
+   100; the 99 others are items that the user has not met. interactions/s: with those sampled, from
+   the processor time of whole steps, medians, the types in turns. bytes/param: weights, copies,
    gradients, moments. activations: what forward keeps for backward. total: these, and what all
-   steps share: gradients of activations, room for rows and products. */
+   steps share: gradients of activations, workspace. */
 
 #define _POSIX_C_SOURCE 200809L /* isatty, mkdir */
 #define PROGRAM "ncf"

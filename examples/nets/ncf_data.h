@@ -1,8 +1,8 @@
-/* ncf_data.h - who liked what: interactions from a process or a file, and what is held out of them
+/* ncf_data.h - who liked what: interactions from a random process or a file, and the held-out ones
 
-   Both end as pairs in an order; of each user's pairs the last one is held out, with 99 items that
-   the user has not met, among which it is to be found: the protocol of He et al., "Neural
-   Collaborative Filtering", 2017.                                                               */
+   Both give ordered pairs of a user and an item. The last pair of each user is held out, and must be
+   found among 99 items that the user has not met: the protocol of He et al., "Neural Collaborative
+   Filtering", 2017.                                                                             */
 
 #ifndef NCF_DATA_H
 #define NCF_DATA_H

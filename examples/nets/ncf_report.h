@@ -33,8 +33,9 @@ static void print_help(void) {
            "Train a recommender (neural collaborative filtering) in fp32, fp16 and bf16;\n"
            "compare.\n\n"
            "  --data FILE       who liked what: lines of a user and an item, those of a user\n"
-           "                    in the order of time; other columns are ignored (a process)\n"
-           "  --users N  --items N                of the process (%d, %d)\n"
+           "                    in the order of time; other columns are ignored\n"
+           "                    (without it a random process makes them)\n"
+           "  --users N  --items N                of that process (%d, %d)\n"
            "  --width N         of the first layer; tables and other layers follow (%d;\n"
            "                    256 is MLPerf's)\n", o->users, o->items, o->width);
     print_first_options(o, steps);
@@ -81,8 +82,7 @@ static void load_interactions(interactions *d, const options *o) {
 
 static const subject ncf_subject = {
     "ncf", "hit rate at 10, %", "", 2, 1, 0.5, 1, "interactions", 0.0, PICTURE,
-    "interactions that are learned", "cross-entropy",
-    "interactions that are held out", "hit rate at 10 in %, of 1000 users"};
+    "hit rate at 10 in %, of 1000 users, held out", "cross-entropy in training"};
 
 static void report_interactions(report *r, const interactions *d) {
     const options *o = &r->o;

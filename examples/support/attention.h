@@ -1,8 +1,8 @@
 /* attention.h - causal attention of an fp32 trainer, forward and backward: to include, or to copy
 
-   The layout is that of GPT-2's trainers. A row of qkv has 3 width numbers: q, k and v, each head
-   behind head. A row of out has width. prob, which backward reads again, has tokens x tokens for
-   each head of each sequence, and scratch has that for one sequence. Heads are a batch of
+   The layout is that of GPT-2's trainers. A row of qkv has 3 width numbers: q, k and v, each with
+   one head after another. A row of out has width. prob, which backward reads again, has tokens x
+   tokens for each head of each sequence; scratch has that for one sequence. Heads are a batch of
    amp_gemm_ex with strides: nothing is transposed or copied. C and C++. A call: recipes_net.c. */
 
 #ifndef ATTENTION_H

@@ -1,4 +1,4 @@
-/* cuda_must.cuh - what the CUDA examples do when a call of CUDA, cuBLAS or amp.h fails; grids
+/* cuda_must.cuh - end a CUDA example if a call of CUDA, cuBLAS or amp.h fails; sizes of grids
 
    Include it after their headers and train_cli.h.                                                */
 

@@ -3,8 +3,8 @@
    The rule is that of torch.optim.Muon (PyTorch 2.15, torch/optim/_muon.py; Keller Jordan,
    kellerjordan.github.io/posts/muon): momentum .95 as a mean, Nesterov, five iterations of Newton
    and Schulz, decoupled weight decay. adjust_lr_fn is "match_rms_adamw", so that learning rate and
-   decay are those of the AdamW beside it. A step is torch's but for 2 % of it (32 x 64, 64 x 32),
-   since bf16 is rounded elsewhere. It needs amp.h, and check(amp_result) of the program.         */
+   decay are those of the AdamW beside it. A step differs from torch's by 2 % (32 x 64, 64 x 32),
+   since bf16 is rounded in other places. It needs amp.h, and check(amp_result) of the program.   */
 
 #ifndef MUON_H
 #define MUON_H

@@ -1,7 +1,7 @@
-/* train_cli.h - what all programs share: errors, options, progress, Ctrl-C, how they begin and end
+/* train_cli.h - what all programs share: errors, options, progress, Ctrl-C, begin and end
 
-   It knows neither data nor network, and is C and C++. PROGRAM, the program's name, is defined
-   before this is included; and END(code), where an error has to end more than this process.      */
+   It knows neither data nor network. C and C++. Define PROGRAM, the program's name, before you
+   include it, and END(code) if an error must end more than this process.                         */
 
 #ifndef TRAIN_CLI_H
 #define TRAIN_CLI_H
@@ -57,6 +57,13 @@ static inline void cannot_write(const char *path, const char *remedy) {
 static inline void bad_option(const char *option, const char *value, const char *wanted) {
     fprintf(stderr, PROGRAM ": %s does not take '%s'; give %s (see --help)\n", option, value,
             wanted);
+    END(2);
+}
+
+/* A word on the command line that no option and no place takes. */
+static inline void unexpected(const char *word) {
+    fprintf(stderr, PROGRAM ": %s %s; see --help\n",
+            *word == '-' ? "unknown option" : "unexpected argument", word);
     END(2);
 }
 
@@ -260,7 +267,7 @@ static inline void parse_both(int argc, char **argv, const known_option *own, si
         }
         if (strcmp(argv[i], "--quiet") == 0) quiet = 1;
         else if (!is_among(own, num_own, argv, &i) && !is_among(common, num_common, argv, &i))
-            fail(2, argv[i], "is not an option", "see --help");
+            unexpected(argv[i]);
     }
 }
 
@@ -275,12 +282,10 @@ static inline void parse_places(int argc, char **argv, const known_option *place
     begin(argc, argv);
     for (int i = 1; i < argc; i++) {
         if (is_help(argv[i])) {
-            printf("usage: " PROGRAM "%s\n%s\n", names, help);
+            printf("usage: " PROGRAM "%s\n\n%s\n  --help    this text\n", names, help);
             exit(finish(0));
         }
-        if (i > count)
-            fail(2, argv[i], count ? "is one value too many" : "is not an option",
-                 count ? "see --help" : "run it without any");
+        if (*argv[i] == '-' || i > count) unexpected(argv[i]);
         take_value(&places[i - 1], argv[i]);
     }
 }

@@ -1,8 +1,8 @@
 /* train_compare.h - training in three types, compared: what gpt.c, gpt_cuda.cu, cnn.c, ncf.c share
 
-   Options that all have, then tables, their reading, curves and the last lines.
-   Nothing here knows a network: a run hands over losses, times, counts and bytes. What is trained,
-   and in which words it is spoken of, stands in a subject. C and C++.
+   It has the common options, then tables, their reading, curves and the last lines. Nothing here
+   knows a network: a run passes losses, times, counts and bytes. A subject has the words for what is
+   trained. C and C++.
 
    Before this is included, a program defines PROGRAM and options, a struct that has at least
 
@@ -22,7 +22,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_SEEDS = 20, MAX_BATCH = 4096, MAX_STEPS = 1000000, HELD_POINTS = 6 };
+enum { MAX_SEEDS = 20, MAX_BATCH = 4096, MAX_STEPS = 1000000, HELD_POINTS = 10 };
 enum { STATE, ACTIVATIONS, WORK, NUM_MEMORIES };
 enum { ALL_TYPES = AMP_BF16 + 1 };
 
@@ -37,8 +37,8 @@ typedef struct subject {
     int         in_points;            /* nonzero: the metric is a percentage                      */
     const char *items;                /* what a step takes, and how many of them                  */
     double      items_per_step;
-    const char *picture;              /* its file, with two plots and their titles                */
-    const char *learned, *learned_y, *held, *held_y;
+    const char *picture;              /* its file                                                 */
+    const char *held_y, *learned_y;   /* what its plots show: held-out loss, loss in training     */
 } subject;
 
 /* -------------------------------------------------------------------------------------- options */
@@ -117,7 +117,7 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
     if (o->steps) refuse_stop(o->stop_after, o->steps, "step");
     if (one_run(o) && o->dtype != ALL_TYPES && o->seeds == 2) o->seeds = 0; /* --quick's */
     if (one_run(o) && (o->dtype == ALL_TYPES || o->seeds > 1))
-        fail(2, "--save, --resume, --stop-after", "they are for one run",
+        fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --dtype fp32, fp16 or bf16, and leave out --seeds");
     if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
         bad_option("--tier", o->tier, tiers_here());
@@ -286,7 +286,8 @@ static void print_reading(const report *r) {
 
 /* Of a curve, over the seeds, the mean of every so many values, and between what they are. Where a run has
    stopped among them there is none. */
-static void add_curve(plot *p, int curve, const double *x, int each, size_t every, int seeds) {
+static void add_curve(plot *p, int curve, const double *x, int each, size_t every, int seeds,
+                      int band) {
     double *y = (double *)need(3 * p->count, sizeof *y), *low = y + p->count, *high = low + p->count;
     for (size_t i = 0; i < p->count; i++) {
         for (int seed = 0; seed < seeds; seed++) {
@@ -301,48 +302,60 @@ static void add_curve(plot *p, int curve, const double *x, int each, size_t ever
         }
     }
     p->y[curve] = y;
-    if (seeds > 1) p->low[curve] = low, p->high[curve] = high;
+    if (band && seeds > 1) p->low[curve] = low, p->high[curve] = high;
 }
 
-/* What there is to see: how far from fp32 the curves end. */
-static void say_end(char *title, const char *what, const plot *p, const int *curve) {
-    double most = 0.0;
-    for (int v = 1; v < 3 && p->count && p->y[curve[v]] && p->y[curve[0]]; v++) {
-        const double fp32 = p->y[curve[0]][p->count - 1], d = p->y[curve[v]][p->count - 1] - fp32;
-        if (fabs(d / fp32) > most) most = fabs(d / fp32);
-    }
-    sprintf(title, "%.40s", what);
-    if (p->y[curve[0]] && p->y[curve[2]])
-        sprintf(title + strlen(title), ": 16 bits end within %.2g %% of fp32", 100.0 * most);
+/* By how many percent the ends of two curves are from fp32's; an end is the mean of so many values. */
+static double apart_at_end(const plot *p, const int *curve, size_t values) {
+    const double fp32 = end_of(p, curve[AMP_F32], values);
+    return 100.0 * fmax(fabs(end_of(p, curve[AMP_F16], values) / fp32 - 1.0),
+                        fabs(end_of(p, curve[AMP_BF16], values) / fp32 - 1.0));
 }
 
-/* Training losses are means of as many steps as make about a hundred points. */
+/* Held-out loss by seconds: steps times the median of a step. Then the loss in training by steps, which
+   is noisy: means of as many steps as make about a hundred points, and at the end of a tenth of all. */
 static void draw_picture(const report *r) {
-    const options *o      = &r->o;
-    const subject *s      = &r->of;
-    const size_t   every  = (size_t)(o->steps + 99) / 100;
-    const int      curve[3] = {0, 3, 4}; /* a broad band, and two lines that can be seen on it */
-    const char    *names[MAX_CURVES] = {0};
-    char           title[2][120], what[2][200];
+    const options *o     = &r->o;
+    const subject *s     = &r->of;
+    const size_t   every = (size_t)(o->steps + 99) / 100;
+    const int      curve[3] = {0, 3, 4}; /* in the colors that train.c has for them */
+    char           title[2][160], what[2][240];
     plot           plots[2];
     memset(plots, 0, sizeof plots);
     for (int p = 0; p < 2; p++) {
-        const size_t width = p ? (size_t)held_every(o) : every;
+        const size_t width = p ? every : (size_t)held_every(o);
         plots[p].count   = (size_t)o->steps / width;
-        plots[p].x_title = "step";
-        plots[p].step    = (double)width;
+        plots[p].x_title = p ? "step" : "seconds of training";
         for (int v = 0; v < 3; v++) {
             if (!type_on(o, v)) continue;
-            names[curve[v]] = type_names[v];
-            add_curve(&plots[p], curve[v], p ? r->held[v] : r->loss[v], o->steps, p ? 1 : every,
-                      o->seeds);
+            const double rate = speed(r, v);
+            plots[p].name[curve[v]] = type_names[v];
+            plots[p].step[curve[v]] =
+                (double)width * (p || rate <= 0.0 ? 1.0 : s->items_per_step / rate);
+            add_curve(&plots[p], curve[v], p ? r->loss[v] : r->held[v], o->steps, p ? every : 1,
+                      o->seeds, !p && v != AMP_F16);
         }
-        say_end(title[p], p ? s->held : s->learned, &plots[p], curve);
-        describe(what[p], p ? s->held_y : s->learned_y, o->seeds, o->resume != NULL);
+        plots[p].minus = p && coincide(&plots[p]);
+        sprintf(title[p], p ? "%.20s, in training" : "%.20s, held out", s->name);
+        describe(what[p], p ? s->learned_y : s->held_y, &plots[p], o->seeds, o->resume != NULL);
         plots[p].title = title[p];
         plots[p].what  = what[p];
     }
-    draw_curves(o->out, s->picture, plots, names);
+    if (o->dtype == ALL_TYPES) {
+        const size_t last = (plots[1].count + 9) / 10;
+        const double bf16 = speed(r, AMP_BF16) / speed(r, AMP_F32);
+        const double fp16 = speed(r, AMP_F16) / speed(r, AMP_F32);
+        const double apart = apart_at_end(&plots[0], curve, 1);
+        if (bf16 < 1.1)
+            sprintf(title[0], "%.20s: all end within %.2g %% of fp32, none much faster", s->name,
+                    apart);
+        else
+            sprintf(title[0], "%.20s: bf16 is %.1f times and fp16 %.1f times as fast as fp32; both "
+                              "end within %.2g %% of it", s->name, bf16, fp16, apart);
+        sprintf(title[1], "%.20s: the mean of the last %s is within %.2g %% of fp32's", s->name,
+                counted(last * every, "step"), apart_at_end(&plots[1], curve, last));
+    }
+    draw_curves(o->out, s->picture, plots);
     for (int k = 0; k < 2 * MAX_CURVES; k++) free((void *)(uintptr_t)plots[k % 2].y[k / 2]);
     printf("\npicture: %s/%s\n\n", o->out, s->picture);
 }

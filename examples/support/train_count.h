@@ -1,7 +1,7 @@
 /* train_count.h - amp.h with its implementation, and a malloc that counts
 
-   For --check of gpt.c, cnn.c and ncf.c, which shows that a step allocates nothing. A trainer of
-   yours needs only the two lines at the end of the #ifndef. make compiles this file, once for all
+   --check of gpt.c, cnn.c and ncf.c uses it to show that a step allocates nothing. Your trainer
+   needs only the two lines at the end of the #ifndef. make compiles this file once for all
    examples.                                                                                      */
 
 #ifndef TRAIN_COUNT_H

@@ -1,9 +1,9 @@
 /* train_data.h - the images that train.c and cnn.c learn from
 
-   load_data reads Fashion-MNIST's four IDX files or a table of 8x8 digits, plain or .gz. Whatever
-   is wrong with a file ends the program through fail, with one line that names the file, the
-   problem and the remedy. With AMP_ZLIB (link with -lz), zlib unpacks .gz, else the gzip program.
-   Include it before other headers, since it asks for POSIX.                                      */
+   load_data reads Fashion-MNIST's four IDX files or a table of 8x8 digits, plain or .gz. A bad file
+   ends the program through fail, with one line that names the file, the problem and the remedy.
+   With AMP_ZLIB (link with -lz) zlib unpacks .gz, else the gzip program. Include it before other
+   headers, since it asks for POSIX.                                                              */
 
 #ifndef TRAIN_DATA_H
 #define TRAIN_DATA_H

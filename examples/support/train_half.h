@@ -1,8 +1,8 @@
 /* train_half.h - what gpt.c, cnn.c and ncf.c share of training in half: memory, --report, the
    policy's answers, rows of halves, gradients, the schedule, time
 
-   It needs amp.h with its implementation, train_compare.h for the options, and of the program a
-   struct net as train_runs.h says, and the functions that are declared here.                     */
+   It needs amp.h with its implementation, and train_compare.h for the options. The program has a
+   struct net as train_runs.h says, and defines the functions that are declared here.             */
 
 #ifndef TRAIN_HALF_H
 #define TRAIN_HALF_H

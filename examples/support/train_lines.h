@@ -1,8 +1,8 @@
-/* train_lines.h - what --report writes: amp.h's report of a run, a line of JSON now and then
+/* train_lines.h - what --report writes: amp.h's report of a run, a line of JSON at intervals
 
-   A line holds the steps since the one before and the histograms of a sample, of which a run has
-   about a hundred. In front of it stands a line of the losses of these steps, and in front of all
-   one of what is run, and where. examples/report.c makes a page of them.                         */
+   The first line says what runs, and where. Then come pairs: a line of the losses of some steps, and
+   amp.h's line of these steps with the histograms of a sample, of which a run has about a hundred.
+   examples/report.c makes a page of them.                                                        */
 
 #ifndef TRAIN_LINES_H
 #define TRAIN_LINES_H

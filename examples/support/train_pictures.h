@@ -39,14 +39,15 @@ static void make_directory(const char *path) {
 
 enum { MAX_CURVES = 5, SHOWN = 5 /* in a row */, PICTURE_WIDTH = 480, PLOT_HEIGHT = 330 };
 
-/* One without a title is left out, and so are curves that are NULL and values that are not above 0.
-   Of a curve, y is the mean, between low and high of the seeds (NULL: of one). */
+/* Curves over x. A plot without a title is left out, and so are curves that are NULL and values that
+   are not above 0. y is a mean over seeds; low and high (NULL: no band) are the least and largest. */
 typedef struct plot {
-    const char   *title, *what; /* what there is to see; what is shown */
-    size_t        count;        /* values of each curve */
+    const char   *title, *what, *x_title; /* what there is to see; what is shown */
+    size_t        count;                  /* values of each curve */
     const double *y[MAX_CURVES], *low[MAX_CURVES], *high[MAX_CURVES];
-    const char   *x_title;
-    double        step;         /* distance of the values along x; 0 means 1 */
+    const char   *name[MAX_CURVES]; /* at the curve's right end */
+    double        step[MAX_CURVES]; /* value i stands at x = (i + 1) steps; 0 means 1 */
+    int           minus;            /* shown are differences from curve 0, in percent of it */
 } plot;
 
 /* --------------------------------------------------------------------------------------- files */
@@ -72,13 +73,15 @@ static output svg_begin(const char *dir, const char *name, int height) {
     fprintf(p.f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 "
                  "%d %d\" font-family=\"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif\" "
                  "font-size=\"14\">\n<style>"
-               "text{fill:#333}.soft{fill:#666}.paper{fill:#fcfcfa}.c0{stroke:#222}"
-               ".c1{stroke:#cc79a7}.c2{stroke:#d98200}.c3{stroke:#0072b2}.c4{stroke:#009e73}"
-               ".grid{stroke:#ddd}.dot{fill:#d55e00}.b0{fill:#222}.b1{fill:#cc79a7}.b2{fill:#d98200}"
-               ".b3{fill:#0072b2}.b4{fill:#009e73}@media(prefers-color-scheme:dark){text{fill:#ddd}"
-               ".soft{fill:#aaa}.paper{fill:#16171a}.c0{stroke:#eee}.c3{stroke:#5cb3ea}"
-               ".c4{stroke:#2fd0a0}.grid{stroke:#3a3b40}.b0{fill:#eee}.b3{fill:#5cb3ea}"
-               ".b4{fill:#2fd0a0}}</style>\n<rect width=\"%d\" height=\"%d\" class=\"paper\"/>\n",
+               "text{fill:#333}.soft{fill:#666}.paper{fill:#fcfcfa}.grid{stroke:#ddd}"
+               ".c0{stroke:#222}.c1{stroke:#a8497f}.c2{stroke:#9c5f00}.c3{stroke:#0072b2}"
+               ".c4{stroke:#007a59}.b0{fill:#222}.b1{fill:#a8497f}.b2{fill:#9c5f00}.b3{fill:#0072b2}"
+               ".b4{fill:#007a59}.dot{fill:#d55e00}@media(prefers-color-scheme:dark){"
+               "text{fill:#ddd}.soft{fill:#aaa}.paper{fill:#16171a}.grid{stroke:#3a3b40}"
+               ".c0{stroke:#eee}.c1{stroke:#e59ac4}.c2{stroke:#f0a030}.c3{stroke:#5cb3ea}"
+               ".c4{stroke:#2fd0a0}.b0{fill:#eee}.b1{fill:#e59ac4}.b2{fill:#f0a030}.b3{fill:#5cb3ea}"
+               ".b4{fill:#2fd0a0}.dot{fill:#ff8033}}"
+               "</style>\n<rect width=\"%d\" height=\"%d\" class=\"paper\"/>\n",
             PICTURE_WIDTH, height, PICTURE_WIDTH, height, PICTURE_WIDTH, height);
     return p;
 }
@@ -110,82 +113,133 @@ static double text_width(const char *text, size_t length, double size) {
 
 enum { LEADING = 18 };
 
-/* A text from x = 12, in lines that fit the picture (f NULL: only counted). Returns their number. */
-static int svg_lines(FILE *f, double y, double size, int bold, const char *text) {
-    const double room = (PICTURE_WIDTH - 24.0) / (bold ? 1.12 : 1.0);
-    int          lines = 0;
-    while (*text) {
-        size_t all = strlen(text), fits = all;
-        while (text_width(text, fits, size) > room) {
-            size_t shorter = fits - 1;
-            while (shorter > 0 && text[shorter] != ' ') shorter--;
-            if (shorter == 0) break; /* one long word */
-            fits = shorter;
-        }
+/* How much of a text fits in so much room: up to a blank, if there is one. */
+static size_t fitting(const char *text, double size, double room) {
+    const size_t all = strlen(text);
+    size_t       fits = all;
+    while (fits > 0 &&
+           (text_width(text, fits, size) > room || (fits < all && text[fits] != ' ')))
+        fits--;
+    return fits > 0 ? fits : strcspn(text, " ");
+}
+
+/* Lines of a text; if f is not NULL, they are drawn from x = 12 and y on. */
+static int lines_in(FILE *f, double y, double size, int bold, const char *text, double room) {
+    int lines = 0;
+    for (; *text; lines++) {
+        const size_t fits = fitting(text, size, room);
         if (f)
             fprintf(f, "<text x=\"12\" y=\"%.1f\" font-size=\"%g\"%s>%.*s</text>\n",
                     y + LEADING * lines, size, bold ? " font-weight=\"bold\"" : " class=\"soft\"",
                     (int)fits, text);
-        lines++;
         text += fits;
         while (*text == ' ') text++;
     }
     return lines;
 }
 
+/* A text in as few lines as it takes. They are about alike in length, so that none is a lone word.
+   f NULL: they are only counted. */
+static int svg_lines(FILE *f, double y, double size, int bold, const char *text) {
+    double    room  = (PICTURE_WIDTH - 24.0) / (bold ? 1.12 : 1.0);
+    const int lines = lines_in(NULL, y, size, bold, text, room);
+    while (lines > 1 && lines_in(NULL, y, size, bold, text, room - 8.0) == lines) room -= 8.0;
+    return lines_in(f, y, size, bold, text, room);
+}
+
+/* A curve's name, with the space in front of it. */
+static double name_width(const char *name) { return 8.0 + text_width(name, strlen(name), 13.0); }
+
 /* --------------------------------------------------------------------------------- axes, curves */
 
 typedef struct axes {
-    double x, y, width, height; /* of the plot                                       */
-    double right, low, high;    /* x runs from 0 to right; y's logarithm, low..high  */
-    double base;                /* of that logarithm: 10 or 2                        */
+    double x, y, width, height;    /* of the plot                             */
+    double left, right, low, high; /* ends of x, and of y or of its logarithm */
+    double base;                   /* of that logarithm: 10 or 2; 0: none     */
 } axes;
 
 static int drawable(double value) { return value > 0.0 && value < 1e30; }
 
-static double axes_x(const axes *a, double x) { return a->x + a->width * x / a->right; }
+static double axes_x(const axes *a, double x) {
+    return a->x + a->width * (x - a->left) / (a->right - a->left);
+}
+
+static double along_y(const axes *a, double value) {
+    return a->base > 0.0 ? log(value) / log(a->base) : value;
+}
 
 static double axes_y(const axes *a, double value) {
-    return a->y + a->height * (a->high - log(value) / log(a->base)) / (a->high - a->low);
+    return a->y + a->height * (a->high - along_y(a, value)) / (a->high - a->low);
 }
 
-static double step_of(const plot *p) { return p->step > 0.0 ? p->step : 1.0; }
+static double x_of(const plot *p, int k, size_t i) {
+    return (p->step[k] > 0.0 ? p->step[k] : 1.0) * (double)(i + 1);
+}
 
-/* Make the axes wide enough for some values. */
-static void fit_values(axes *a, const double *y, size_t count) {
-    const double margin = a->base > 2.0 ? 0.03 : 0.7;
-    for (size_t i = 0; y && i < count; i++) {
-        const double at = drawable(y[i]) ? log(y[i]) / log(a->base) : 0.0;
-        if (drawable(y[i]) && at - margin < a->low) a->low = at - margin;
-        if (drawable(y[i]) && at + margin > a->high) a->high = at + margin;
+static int is_shown(const plot *p, const double *y, size_t i) {
+    return y && drawable(y[i]) && (!p->minus || drawable(p->y[0][i]));
+}
+
+/* Of a curve, or of an end of its band. */
+static double value_of(const plot *p, const double *y, size_t i) {
+    return p->minus ? 100.0 * (y[i] / p->y[0][i] - 1.0) : y[i];
+}
+
+/* Do all curves stay within a factor of 2 of curve 0? Then their differences say more. */
+static int coincide(const plot *p) {
+    int curves = 0;
+    for (int k = 1; k < MAX_CURVES && p->y[0]; k++) {
+        curves += p->y[k] != NULL;
+        for (size_t i = 0; p->y[k] && i < p->count; i++)
+            if (drawable(p->y[k][i]) && drawable(p->y[0][i]) &&
+                fabs(log(p->y[k][i] / p->y[0][i])) > log(2.0))
+                return 0;
     }
+    return curves > 0;
 }
 
-static int same_text(const char *a, const char *b) { return a && b && strcmp(a, b) == 0; }
+/* The mean of the last values of a curve. */
+static double end_of(const plot *p, int k, size_t values) {
+    double sum = 0.0;
+    for (size_t i = p->count - values; i < p->count; i++) sum += p->y[k][i] / (double)values;
+    return sum;
+}
 
-/* The axes of plot p of two, wide enough for all its curves, and for those of the other if that shows
-   the same; 0 if there is nothing to show. */
-static int fit_axes(axes *a, const plot plots[2], int p, double top, double base) {
-    const plot *shown = &plots[p];
-    const axes  empty = {64.0, top + 20.0, 396.0, PLOT_HEIGHT - 72.0, 0.0, 1e9, -1e9, base};
-    int         any   = 0;
+/* Make the axes wide enough for some values of curve k. Returns whether there are any. */
+static int fit_values(axes *a, const plot *p, int k, const double *y) {
+    int any = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        if (!is_shown(p, y, i)) continue;
+        const double x = x_of(p, k, i), at = along_y(a, value_of(p, y, i));
+        if (x < a->left) a->left = x;
+        if (x > a->right) a->right = x;
+        if (at < a->low) a->low = at;
+        if (at > a->high) a->high = at;
+        any = 1;
+    }
+    return any;
+}
+
+/* The axes of a plot: they begin and end where its curves do. 0 if there is nothing to show. */
+static int fit_axes(axes *a, const plot *p, double top, double base) {
+    const axes empty  = {64.0, top + 20.0, 396.0, PLOT_HEIGHT - 72.0, 1e30, 0.0, 1e9, -1e9, base};
+    double     widest = 0.0;
+    int        any    = 0;
     *a = empty;
-    if (!shown->title) return 0;
-    const double head = LEADING * (svg_lines(NULL, 0.0, 15.0, 1, shown->title) +
-                                   svg_lines(NULL, 0.0, 14.0, 0, shown->what));
+    if (!p->title) return 0;
+    const double head = LEADING * (svg_lines(NULL, 0.0, 15.0, 1, p->title) +
+                                   svg_lines(NULL, 0.0, 14.0, 0, p->what));
     a->y += head, a->height -= head;
-    for (int other = 0; other < 2; other++) {
-        const plot *o = &plots[other];
-        if (!o->title || !same_text(o->x_title, shown->x_title)) continue;
-        if (step_of(o) * (double)o->count > a->right) a->right = step_of(o) * (double)o->count;
-        for (int k = 0; k < MAX_CURVES && same_text(o->what, shown->what); k++) {
-            fit_values(a, o->y[k], o->count);
-            fit_values(a, o->low[k], o->low[k] ? o->count : 0);
-            fit_values(a, o->high[k], o->high[k] ? o->count : 0);
-        }
+    for (int k = 0; k < MAX_CURVES; k++) {
+        const int here = fit_values(a, p, k, p->y[k]);
+        any |= here;
+        fit_values(a, p, k, p->low[k]);
+        fit_values(a, p, k, p->high[k]);
+        if (here && p->name[k] && name_width(p->name[k]) > widest) widest = name_width(p->name[k]);
     }
-    for (int k = 0; k < MAX_CURVES; k++)
-        for (size_t i = 0; shown->y[k] && i < shown->count; i++) any |= drawable(shown->y[k][i]);
+    const double margin = base > 0.0 && base < 10.0 ? 0.7 : 0.01 + 0.1 * (a->high - a->low);
+    a->low -= margin, a->high += margin, a->width -= widest;
+    if (!(a->right > a->left)) a->left = 0.0; /* of one value */
     return any;
 }
 
@@ -228,9 +282,24 @@ static int add_level(ticks *t, const axes *a, int level) {
     return good;
 }
 
+/* The least of 1, 2 and 5 times a power of ten (1 or more, of whole numbers) that makes at most five
+   parts of a range. */
+static double tick_step(double range, int whole) {
+    double power = whole ? 1.0 : 1e-6;
+    while (range > 50.0 * power) power *= 10.0;
+    return range <= 5.0 * power ? power : range <= 10.0 * power ? 2.0 * power
+           : range <= 25.0 * power ? 5.0 * power : 10.0 * power;
+}
+
 static ticks choose_ticks(const axes *a) {
     ticks best, next;
     best.count = 0;
+    if (!(a->base > 0.0)) {
+        const double step = tick_step(a->high - a->low, 0);
+        for (double i = ceil(a->low / step); i * step <= a->high; i += 1.0)
+            best.value[best.count++] = i * step;
+        return best;
+    }
     for (int level = 0; level < (a->base > 2.0 ? LEVELS : 6); level++) {
         next = best;
         if (add_level(&next, a, level) || best.count < 2) best = next;
@@ -238,21 +307,23 @@ static ticks choose_ticks(const axes *a) {
     return best;
 }
 
-/* Grid, labels, frame and titles. */
+/* Grid, labels and titles. */
 static void draw_axes(FILE *f, const axes *a, const plot *p) {
-    static const double mantissa[3] = {1.0, 2.0, 5.0};
-    const ticks t    = choose_ticks(a);
-    double      step = 1.0;
-    char        text[64];
-    for (int i = 1; a->right / step > 5.0; i++) step = mantissa[i % 3] * pow(10.0, i / 3);
-    for (double x = 0.0; x <= a->right + 1e-9; x += step) {
-        sprintf(text, "%g", x);
-        svg_line(f, axes_x(a, x), a->y, axes_x(a, x), a->y + a->height, "class=\"grid\"");
-        svg_text(f, axes_x(a, x), a->y + a->height + 18.0, "text-anchor=\"middle\"", text);
+    const ticks  t     = choose_ticks(a);
+    const int    whole = !(a->left - floor(a->left) > 0.0 || a->right - floor(a->right) > 0.0);
+    const double step  = tick_step(a->right - a->left, whole);
+    char         text[64];
+    for (double i = ceil(a->left / step); i * step <= a->right + 1e-9; i += 1.0) {
+        const double x = axes_x(a, i * step);
+        sprintf(text, "%g", i * step);
+        svg_line(f, x, a->y, x, a->y + a->height, "class=\"grid\"");
+        svg_text(f, x, a->y + a->height + 18.0, "text-anchor=\"middle\"", text);
     }
     for (int i = 0; i < t.count; i++) {
         const double y = axes_y(a, t.value[i]);
-        if (a->base > 2.0) sprintf(text, "%g", t.value[i]);
+        if (p->minus && fabs(t.value[i]) > 0.0) sprintf(text, "%+g %%", t.value[i]);
+        else if (p->minus) strcpy(text, "0 %");
+        else if (a->base > 2.0) sprintf(text, "%g", t.value[i]);
         else sprintf(text, "2<tspan dy=\"-5\" font-size=\"11\">%d</tspan>", t.exponent[i]);
         svg_line(f, a->x, y, a->x + a->width, y, "class=\"grid\"");
         svg_text(f, a->x - 6.0, y + 5.0, "text-anchor=\"end\"", text);
@@ -272,72 +343,83 @@ static void begin_clip(FILE *f, const axes *a) {
             a->y, a->x - 4.0, a->y - 4.0, a->width + 8.0, a->height + 8.0, a->y);
 }
 
-/* Value i stands at x = (i + 1) steps: at the end of epoch i, or of some steps of training. In
-   front of it the spread, if there is more than one seed. */
-static void draw_curve(FILE *f, const axes *a, const plot *p, int k, const char *style) {
+/* In front of a curve the spread, if there is more than one seed. */
+static void draw_curve(FILE *f, const axes *a, const plot *p, int k) {
     const size_t n = p->low[k] ? p->count : 0;
     if (n) fprintf(f, "<path class=\"b%d\" fill-opacity=\".16\" d=\"", k);
     for (size_t i = 0, drawn = 0; i < 2 * n; i++) {
-        const size_t at = i < n ? i : 2 * n - 1 - i;
-        const double y  = (i < n ? p->low : p->high)[k][at];
-        if (drawable(y))
-            fprintf(f, "%c%.1f %.1f", drawn++ ? 'L' : 'M',
-                    axes_x(a, step_of(p) * (double)(at + 1)), axes_y(a, y));
+        const size_t  at = i < n ? i : 2 * n - 1 - i;
+        const double *y  = (i < n ? p->low : p->high)[k];
+        if (is_shown(p, y, at))
+            fprintf(f, "%c%.1f %.1f", drawn++ ? 'L' : 'M', axes_x(a, x_of(p, k, at)),
+                    axes_y(a, value_of(p, y, at)));
     }
-    fprintf(f, "%s<polyline class=\"c%d\" fill=\"none\" stroke-linejoin=\"round\" %s points=\"",
-            n ? "\"/>\n" : "", k, style);
+    fprintf(f, "%s<polyline class=\"c%d\" fill=\"none\" stroke-linejoin=\"round\" "
+               "stroke-width=\"2\" points=\"", n ? "\"/>\n" : "", k);
     for (size_t i = 0; i < p->count; i++)
-        if (drawable(p->y[k][i]))
-            fprintf(f, "%.1f,%.1f ", axes_x(a, step_of(p) * (double)(i + 1)),
-                    axes_y(a, p->y[k][i]));
+        if (is_shown(p, p->y[k], i))
+            fprintf(f, "%.1f,%.1f ", axes_x(a, x_of(p, k, i)), axes_y(a, value_of(p, p->y[k], i)));
     fprintf(f, "\"/>\n");
 }
 
-/* The legend, of all curves with a name, stands above the plots. Returns where it ends. */
-static double draw_legend(FILE *f, const char *const names[MAX_CURVES],
-                          const char *const style[MAX_CURVES]) {
-    double x = 12.0, y = 24.0;
+/* The names of curves, at their right ends. Beside a curve that ends early others may go on, so its
+   name stands below it if it falls, else above. Names that would collide are moved apart. */
+static void draw_names(FILE *f, const axes *a, const plot *p) {
+    double x[MAX_CURVES], y[MAX_CURVES];
+    int    any[MAX_CURVES];
     for (int k = 0; k < MAX_CURVES; k++) {
-        const double width = names[k] ? 58.0 + text_width(names[k], strlen(names[k]), 14.0) : 0.0;
-        char         full[96];
-        if (!names[k]) continue;
-        if (x + width > PICTURE_WIDTH) x = 12.0, y += 22.0;
-        sprintf(full, "class=\"c%d\" %s", k, style[k]);
-        if (f) svg_line(f, x, y - 5.0, x + 30.0, y - 5.0, full);
-        if (f) svg_text(f, x + 36.0, y, "", names[k]);
-        x += width;
+        double first = 0.0;
+        any[k]       = 0;
+        for (size_t i = 0; p->name[k] && i < p->count; i++) {
+            if (!is_shown(p, p->y[k], i)) continue;
+            x[k] = axes_x(a, x_of(p, k, i)) + 8.0;
+            y[k] = axes_y(a, value_of(p, p->y[k], i)) + 4.5;
+            if (!any[k]) first = y[k];
+            any[k] = 1;
+        }
+        if (!any[k] || x[k] > a->x + a->width) continue;
+        x[k] -= name_width(p->name[k]) / 2.0;
+        y[k] += y[k] > first ? 12.0 : -12.0;
     }
-    return y + 8.0;
+    for (int turn = 0; turn < 99; turn++)
+        for (int k = 0; k < MAX_CURVES; k++)
+            for (int m = k + 1; m < MAX_CURVES && any[k]; m++) {
+                const double over = 15.0 - fabs(y[k] - y[m]), push = y[k] < y[m] ? over : -over;
+                if (!any[m] || over <= 0.0) continue;
+                if (fabs(x[k] - x[m]) > name_width(p->name[x[k] < x[m] ? k : m])) continue;
+                y[k] -= push / 2.0, y[m] += push / 2.0;
+            }
+    for (int k = 0; k < MAX_CURVES; k++) {
+        char style[48];
+        sprintf(style, "class=\"b%d\" font-size=\"13\"", k);
+        if (any[k]) svg_text(f, x[k], y[k], style, p->name[k]);
+    }
 }
 
 /* What the curves show, how they are drawn, and what of a resumed run is missing. */
-static inline void describe(char *what, const char *y, int seeds, int resumed) {
-    sprintf(what, "%.70s; log scale%s%s", y,
-            seeds > 1 ? "; lines: mean over the seeds, bands: least to largest" : "",
+static inline void describe(char *what, const char *y, const plot *p, int seeds, int resumed) {
+    int bands = 0;
+    what += sprintf(what, "%.70s%s", y, p->minus ? ", difference from fp32" : ", log scale");
+    if (seeds > 1) what += sprintf(what, "; means of %d seeds", seeds);
+    for (int k = 0; k < MAX_CURVES; k++) bands |= p->low[k] != NULL;
+    sprintf(what, "%s%s", bands ? "; bands: least to largest" : "",
             resumed ? "; steps before this run resumed are not in it" : "");
 }
 
-static void draw_curves(const char *dir, const char *file, const plot plots[2],
-                        const char *const names[MAX_CURVES]) {
-    /* the first is a broad band, so that curves which lie on it can be seen on it */
-    static const char *const style[MAX_CURVES] = {
-        "stroke-width=\"7\" stroke-opacity=\".25\"", "stroke-width=\"2\" stroke-dasharray=\"2 4\"",
-        "stroke-width=\"2\" stroke-dasharray=\"8 5\"", "stroke-width=\"2\"",
-        "stroke-width=\"2\" stroke-dasharray=\"10 4 2 4\""};
-    const int shown = !!plots[0].title + !!plots[1].title;
-    double    top   = draw_legend(NULL, names, style);
-    output    to    = svg_begin(dir, file, (int)top + 6 + shown * PLOT_HEIGHT);
-    int       any   = 0;
-    axes      a;
-    draw_legend(to.f, names, style);
+static void draw_curves(const char *dir, const char *file, const plot plots[2]) {
+    double top = 8.0;
+    output to  = svg_begin(dir, file, 14 + (!!plots[0].title + !!plots[1].title) * PLOT_HEIGHT);
+    int    any = 0;
+    axes   a;
     for (int p = 0; p < 2; p++) {
-        if (!fit_axes(&a, plots, p, top, 10.0)) continue;
+        if (!fit_axes(&a, &plots[p], top, plots[p].minus ? 0.0 : 10.0)) continue;
         any = 1;
         draw_axes(to.f, &a, &plots[p]);
         begin_clip(to.f, &a);
         for (int k = 0; k < MAX_CURVES; k++)
-            if (plots[p].y[k]) draw_curve(to.f, &a, &plots[p], k, style[k]);
+            if (plots[p].y[k]) draw_curve(to.f, &a, &plots[p], k);
         fprintf(to.f, "</g>\n");
+        draw_names(to.f, &a, &plots[p]);
         top += PLOT_HEIGHT;
     }
     svg_end(&to, any);
@@ -354,7 +436,8 @@ static inline void draw_scales(const char *dir, const char *file, const plot plo
     axes    a;
     for (int p = 0; p < 2; p++) {
         const double *y = plots[p].y[0], *last = NULL;
-        if (!fit_axes(&a, plots, p, top, 2.0)) continue;
+        if (!fit_axes(&a, &plots[p], top, 2.0)) continue;
+        a.left = 0.0;
         any = 1;
         draw_axes(f, &a, &plots[p]);
         begin_clip(f, &a);
@@ -380,45 +463,73 @@ static inline void draw_scales(const char *dir, const char *file, const plot plo
 
 /* --------------------------------------------------------------------------------------- images */
 
-/* A row of gray images, 0 to 1; or of what two rows differ by, ten times as bright. */
+/* A row of gray images, 0 to 1. */
 typedef struct image_row {
     const char  *label;
-    const float *image[SHOWN], *minus[SHOWN];
+    const float *image[SHOWN];
 } image_row;
 
-static const char *const differences[] = {"", "|\xce\x94 fp16| x 10", "|\xce\x94 bf16| x 10"}; /* to fp32 */
-
-static inline int shade_of(const image_row *row, int i, size_t pixel) {
-    float x = row->image[i][pixel];
-    if (row->minus[i]) x = 10.0f * fabsf(x - row->minus[i][pixel]);
-    return (int)(255.0f * (x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x) + 0.5f);
+/* Of a pixel, what is drawn: itself, or its distance from that of another row. */
+static inline float gray_of(const image_row *row, const image_row *other, int i, size_t k) {
+    return other ? fabsf(row->image[i][k] - other->image[i][k]) : row->image[i][k];
 }
 
-static inline void draw_images(const char *dir, const char *file, const char *title,
-                               const image_row *rows, int num_rows, size_t side) {
-    const double left = 122.0, gap = 4.0, size = (PICTURE_WIDTH - left - 8.0) / SHOWN - gap;
-    const double px = size / (double)side, top = 22.0 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, title);
-    output       to = svg_begin(dir, file, 8 + (int)(top + num_rows * (size + gap)));
-    FILE        *f  = to.f;
-    svg_lines(f, 26.0, 15.0, 1, title);
-    for (int row = 0; row < num_rows; row++) {
-        const double y = top + row * (size + gap);
-        svg_text(f, left - 8.0, y + size / 2.0 + 5.0, "text-anchor=\"end\"", rows[row].label);
-        fprintf(f, "<g shape-rendering=\"crispEdges\">\n");
-        for (int i = 0; i < SHOWN; i++) {
-            const double x = left + i * (size + gap);
-            fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>\n", x, y, size,
-                    size);
-            for (size_t k = 0; k < side * side; k++) {
-                const int shade = shade_of(&rows[row], i, k);
-                if (shade > 0)
-                    fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" "
-                               "fill=\"#%02x%02x%02x\"/>\n", x + px * (double)(k % side),
-                            y + px * (double)(k / side), px + 0.05, px + 0.05, shade, shade, shade);
-            }
+static inline void draw_row(FILE *f, double x, double y, double size, const image_row *row,
+                            const image_row *other, float white, size_t side) {
+    const double px = size / (double)side;
+    fprintf(f, "<g shape-rendering=\"crispEdges\">\n");
+    for (int i = 0; i < SHOWN; i++, x += size + 4.0) {
+        fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>\n", x, y, size,
+                size);
+        for (size_t k = 0; k < side * side; k++) {
+            const float gray  = gray_of(row, other, i, k) / white;
+            const int   shade = gray > 0.0f ? (int)(255.0f * fminf(gray, 1.0f) + 0.5f) : 0;
+            if (shade > 0)
+                fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" "
+                           "fill=\"#%02x%02x%02x\"/>\n", x + px * (double)(k % side),
+                        y + px * (double)(k / side), px + 0.05, px + 0.05, shade, shade, shade);
         }
-        fprintf(f, "</g>\n");
     }
+    fprintf(f, "</g>\n");
+}
+
+/* Rows of images; then, by how much those behind row number fp32 (-1: there is none) differ from it.
+   The largest difference of a row is white, and stands at the end of its ramp. */
+static inline void draw_images(const char *dir, const char *file, const char *what,
+                               const image_row *rows, int num_rows, int fp32, size_t side) {
+    const double left = 126.0, size = (PICTURE_WIDTH - left - 8.0) / SHOWN - 4.0;
+    const int    compared = fp32 < 0 ? 0 : num_rows - fp32 - 1;
+    float        most[SHOWN] = {0.0f}, all = 0.0f;
+    char         text[160];
+    for (int row = 0; row < compared; row++) {
+        for (int i = 0; i < SHOWN; i++)
+            for (size_t k = 0; k < side * side; k++)
+                most[row] = fmaxf(most[row], gray_of(&rows[fp32 + 1 + row], &rows[fp32], i, k));
+        all = fmaxf(all, most[row]);
+    }
+    sprintf(text, "%.60s", what);
+    if (compared)
+        sprintf(text + strlen(text), ": at most %.2g from fp32's (white is 1)", (double)all);
+    double y  = 22.0 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, text);
+    output to = svg_begin(dir, file, 8 + (int)(y + (num_rows + compared) * (size + 4.0)));
+    svg_lines(to.f, 26.0, 15.0, 1, text);
+    for (int row = 0; row < num_rows + compared; row++, y += size + 4.0) {
+        const int        below = row >= num_rows;
+        const image_row *r     = &rows[below ? row - compared : row];
+        const double     at    = y + size / 2.0;
+        sprintf(text, below ? "|%.20s - fp32|" : "%.20s", r->label);
+        svg_text(to.f, left - 8.0, below ? at - 8.0 : at + 5.0, "text-anchor=\"end\"", text);
+        draw_row(to.f, left, y, size, r, below ? &rows[fp32] : NULL,
+                 below ? most[row - num_rows] : 1.0f, side);
+        if (!below) continue;
+        fprintf(to.f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"100\" height=\"8\" "
+                      "fill=\"url(#ramp)\"/>\n", left - 108.0, at);
+        sprintf(text, "%.2g", (double)most[row - num_rows]);
+        svg_text(to.f, left - 108.0, at + 24.0, "", "0");
+        svg_text(to.f, left - 8.0, at + 24.0, "text-anchor=\"end\"", text);
+    }
+    fprintf(to.f, "<linearGradient id=\"ramp\"><stop stop-color=\"#000\"/><stop offset=\"1\" "
+                  "stop-color=\"#fff\"/></linearGradient>\n");
     svg_end(&to, 1);
 }
 

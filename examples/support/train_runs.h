@@ -1,8 +1,8 @@
 /* train_runs.h - what gpt.c, cnn.c and ncf.c do with their networks: train one in three types, from
    several seeds, in turns; and --check
 
-   Nothing here knows a network. Before this is included, a program defines options (see
-   train_compare.h), corpus, what is learned, and net, a struct that has at least
+   Nothing here knows a network. Before it includes this, a program defines options (see
+   train_compare.h), corpus (what is learned), and net, a struct that has at least
 
        amp_dtype      type;
        amp_tensor     tensor[];    (num_tensors of them; without grad: not trained)

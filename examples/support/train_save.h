@@ -1,4 +1,4 @@
-/* train_save.h - interrupted runs of all trainers: what identifies a run, save and resume
+/* train_save.h - save and resume for all trainers, and what identifies a run
 
    It needs amp.h. C and C++. (Inline: not all programs use all of it.)                           */
 

@@ -1,4 +1,4 @@
-/* train_storage.h - the rows of AMP_STORAGE_LIST (masters and moments in fewer bytes), for gpt.c's
+/* train_storage.h - the rows of AMP_STORAGE_LIST (low-precision masters and moments), for gpt.c's
    --storage and the table of state.c
 
    It needs amp.h. C and C++.                                                                     */

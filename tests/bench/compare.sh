@@ -1,5 +1,5 @@
-# Two versions of amp.h, each a file or a commit, in one program: compare.c says what it prints and when
-# it fails.
+# Compare the speed of two versions of amp.h, each a file or a commit, in one program. compare.c says what it
+# prints and when it fails.
 # usage: [CC=...] [CFLAGS=...] compare.sh DIRECTORY NEW REF [WORDS...]    in the repository's root
 dir=$1 new=$2 ref=$3
 [ -n "$ref" ] || { echo 'usage: make bench-compare REF=commit [ARGS="words of rows"]' >&2; exit 2; }

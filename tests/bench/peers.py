@@ -1,6 +1,6 @@
-# Products of amp.h beside torch (oneDNN), one thread each: medians of runs in turns. One product of each is timed first;
-# where torch takes SLOW times as long (fp16 on processors without instructions for it), that is the row, and no more is
-# measured of the type: the larger ones would take minutes.
+# Products of amp.h beside torch (oneDNN), one thread each: medians of runs in turns. One product of each type is timed first.
+# If torch takes SLOW times as long (fp16 on processors without instructions for it), that is the row, and the type is not
+# measured further: larger products would take minutes.
 # usage: peers.py LIBRARY [rounds]    LIBRARY: amp.h compiled as a shared object
 import ctypes, sys, time
 import torch

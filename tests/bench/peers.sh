@@ -1,5 +1,5 @@
-# Products of amp.h beside other libraries, where they are: OpenBLAS or another CBLAS (fp32), oneDNN
-# (bf16), torch (bf16, fp16). One thread each, in turns in one process; "skip" where there is none.
+# Products of amp.h beside those libraries that are installed: OpenBLAS or another CBLAS (fp32), oneDNN
+# (bf16), torch (bf16, fp16). One thread each, in turns in one process; "skip" for a missing one.
 # usage: [CC=...] [PYTHON=...] peers.sh DIRECTORY [ROUNDS]    run where amp.h is
 dir=$1 rounds=${2:-9}
 mkdir -p "$dir"

@@ -1,7 +1,7 @@
 """The network that bench_mlp measures, in PyTorch: three linear layers of 4096 with ReLU between,
-mean squared error, fused SGD. Prints bench_mlp's rows under its names, eager and, with -graph
-behind the name, the whole step captured in a CUDA graph; then torch-compile's, whose forward and
-backward are torch.compile's. There is no mlp-norm.
+mean squared error, fused SGD. Prints bench_mlp's rows under the same names, eager and, with -graph
+after the name, with the whole step captured in a CUDA graph; then the rows of torch-compile, whose
+forward and backward are torch.compile's. There is no mlp-norm.
 
 usage: torch_mlp.py [--cpu]"""
 import sys

@@ -1,7 +1,7 @@
-"""What torch_step.py and torch_mlp.py share: the rows of gpu.h, whose turns are taken as there.
+"""What torch_step.py and torch_mlp.py share: the rows of gpu.h, with turns as there.
 
-With --cpu in front of other arguments everything is small and runs on the CPU, to see that it
-works; graphs are refused there."""
+With --cpu before other arguments everything is small and runs on the CPU, to see that it works;
+graphs are refused there."""
 import statistics
 import sys
 import time

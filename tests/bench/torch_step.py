@@ -1,9 +1,9 @@
-"""What PyTorch needs for the step that bench_cuda measures: GradScaler and fused AdamW on fp32
-masters whose fp16 gradients and fp16 model copies exist. Prints bench_cuda's rows under its names:
-step, graph (captured, capturable), both with and without clipping, overflow, a step that is
-skipped, and copy, which should be bench_cuda's if the machine is as it was. torch-foreach and
-torch-compile have the steps of the optimizer that is not fused, and of torch.compile's, for which
-GradScaler waits to see whether there was an inf.
+"""How long PyTorch takes for the step that bench_cuda measures: GradScaler and fused AdamW on fp32
+masters that have fp16 gradients and fp16 model copies. Prints bench_cuda's rows under the same
+names: step and graph (captured, capturable), both with and without clipping; overflow, a skipped
+step; and copy, which should equal bench_cuda's if the machine has not changed. torch-foreach has the
+steps of the optimizer that is not fused, torch-compile those of torch.compile. For both GradScaler
+waits to see whether there was an inf.
 
 usage: torch_step.py [--cpu] [largest number of parameters]"""
 import sys

@@ -1,14 +1,14 @@
-# Is there a check that cannot fail? Each script that sources lib.sh runs, in full, in worlds in which nothing works, and
-# nothing may be ok there: what is has looked at nothing.
-#     fails-silence      compilers, tools and programs fail, without a word; the texts of the repository are nonsense
-#     fails-words        the same, but they say a line of no sense
-#     makes              compilers and tools succeed, what they make fails; the texts are empty here and in the next
-#     succeeds-silence   all succeed, and neither say nor make what is of use
-#     succeeds-words     the same, but they say a line: a check that fails without it asks for any line
-# A check that is met in the last three alone has to fail in one of them. What shows in no world is read in scripts and
-# in C: shapes.awk, tautologies.awk.
+# Is there a check that cannot fail? Each script that sources lib.sh runs in full in worlds in which nothing works. Nothing
+# may be ok there: a check that is ok has looked at nothing.
+#     fails-silence      compilers, tools and programs fail and print nothing; the texts of the repository are nonsense
+#     fails-words        the same, but they print a meaningless line
+#     makes              compilers and tools succeed, what they make fails; texts are empty in this world and the next two
+#     succeeds-silence   all succeed, but print and make nothing useful
+#     succeeds-words     the same, but they print a line: a check that fails without it asks for any line
+# A check that is met in the last three alone has to fail in one of them. shapes.awk and tautologies.awk read scripts and
+# C for what shows in no world.
 # usage: dead.sh OUTDIR [FILE...], in the repository's root: a line for each dead check, and how many were met at all.
-# FILE, a script or a test in C, stands for that of its name, and is all that is looked at.
+# FILE, a script or a test in C, replaces that of its name, and nothing else is looked at.
 out=${1:?usage: dead.sh OUTDIR [FILE...]}
 shift
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1

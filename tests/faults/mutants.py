@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Do the tests see a fault? One at a time is planted in amp.h (core and implementation) or amp_kernels.cu: another
-operator, a constant one off, a condition turned, a statement less; as many in each room. It meets the tests that enter
-its function (they are traced once, each test alone), those first that have seen the most here in the least time: o2's
-and the emulator's; if none sees it and it gives other object code, under sanitizers, in other tiers and in models, in
-all that were left, and with threads; of kernels, in the emulator under sanitizers.
-What lives and is not in mutants.txt (equal ones, with the reason) is a hole. OUTDIR/log keeps the verdicts: what was
-seen there is not judged again, what lived is where amp.h or a test has changed since.
+"""Do the tests see a fault? One at a time is planted in amp.h (core and implementation) or amp_kernels.cu, as many in each
+room: another operator, a constant one off, a condition turned, a statement less. It meets the tests of o2 and of the
+emulator that enter its function (traced once, each test alone), first those that saw most in the least time. If none
+sees it and it changes the object code, it meets them under sanitizers, in other tiers, in models, then all tests that
+are left, and threads; a fault in kernels meets the emulator under sanitizers.
+A fault that lives and is not in mutants.txt (which lists faults without effect, with the reason) is a hole. OUTDIR/log
+keeps the verdicts: a seen fault is not judged again, one that lived is if amp.h or a test has changed since.
 usage: mutants.py OUTDIR N SEED [I/P], in the repository's root; CC, CXX and CLANG may be set; I/P: number I (from 0)
 of P processes that share the faults, each with an OUTDIR; their logs in one OUTDIR are those of a run"""
 import collections, functools, hashlib, json, os, random, re, resource, shutil, signal, subprocess, sys, time

@@ -1,4 +1,4 @@
-# Do the tests notice when they test nothing? What test.h promises, tried on programs that break it.
+# Do the tests notice when they test nothing? Programs that break what test.h promises must fail.
 # usage: [CC=COMPILER] [CXX=COMPILER] self.sh OUTDIR, in the root of the repository
 suite=self out=${1:?usage: self.sh OUTDIR}
 cc=${CC:-cc} cxx=${CXX:-c++}
@@ -68,6 +68,12 @@ if have bash && have timeout; then
 else
     skip dead 'no bash, or no timeout'
 fi
+
+# make check plants faults by sed; lines that a fault no longer finds are told here, before.
+for name in model tier; do
+    PLANT_ONLY=1 sh "tests/faults/${name}_self.sh" "$out/plant" > "$out/log" 2>&1
+    check "${name}_self.sh finds each line that its faults change" $?
+done
 
 cat > "$out/complete.c" <<'END'
 #include "test.h"

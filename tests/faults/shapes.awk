@@ -1,4 +1,4 @@
-# Ways to write a check in a script so that it cannot fail, or not for all that it names; dead.sh asks.
+# Find checks of a script that cannot fail, or not for everything that they name; dead.sh runs this.
 # usage: awk -f shapes.awk SCRIPT        a line for each: LINE TEXT, a tab, why
 #     A && B && false || C; x = x; two texts that may be empty; a command that never says no; a file that nothing
 #     writes; the status of a loop, which is that of its last round

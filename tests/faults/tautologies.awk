@@ -1,5 +1,5 @@
-# Checks of a test in C that cannot fail: CHECK(1), CHECK(x == x), CHECK_MEM(a, b, 0), one in a loop of no round or in
-# if (0). (A test that meets no check fails when it runs: test.h.)
+# Find checks of a test in C that cannot fail: CHECK(1), CHECK(x == x), CHECK_MEM(a, b, 0), a check in a loop of no round or
+# in if (0). (A test that meets no check fails when it runs: test.h.)
 # usage: awk -f tautologies.awk TEST.c    a line for each: LINE TEXT, a tab, why
 function trim(x) {gsub(/^[ \t\n]+|[ \t\n]+$/, "", x); return x}
 function bare(x) { # without the parentheses around it

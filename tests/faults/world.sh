@@ -1,6 +1,6 @@
-# world.sh - the rest of lib.sh in a world in which nothing works: dead.sh runs each script in it, by bash. Nothing is
-# missing there and nothing is left out, so that every check is met; DEAD_LOG has a line for each result: its word, the
-# lines of the script that led to it, its text.
+# world.sh - the rest of lib.sh in a world in which nothing works: dead.sh runs each script in it, by bash. No tool is
+# missing and no test is left out, so every check is met. DEAD_LOG has a line for each result: its word, the lines of
+# the script that led to it, its text.
 have()  { :; }
 works() { :; }
 quick() { [ "$DEAD_WORLD" = fails-words ]; }

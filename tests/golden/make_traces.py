@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes scaler_traces.txt: the loss scale after each update, in thirteen systems and held static.
 
-Each function below was written from the source of the system it is named after (as summed up in
-the comment beside it), not from amp.h, so that the two can disagree. Run it in this directory:
+Each function below was written from the source of the system in its name (the comment beside it
+sums that up), not from amp.h, so the two can disagree. Run it in this directory:
 
     python3 make_traces.py > scaler_traces.txt
 """

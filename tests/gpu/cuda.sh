@@ -1,6 +1,6 @@
-# The CUDA backend without a GPU: test_cuda.cpp in the emulator, in a configuration that the
-# compilers here may allow. What is not installed costs one line. The emulator, the kernels and the
-# CPU part are in OBJECTS, where make has put them.
+# The CUDA backend without a GPU: test_cuda.cpp in the emulator, in one configuration, if the compilers
+# here allow it. A tool that is not installed costs one line. make has put the emulator, the kernels
+# and the CPU part into OBJECTS.
 # usage: [OBJECTS=DIR] [CXX=COMPILER] [CC=COMPILER] [CUDA_HOME=TOOLKIT] cuda.sh OUTDIR PART, in the
 # repository's root; PART is plain (plain-1of2: half of it), more, clang, sanitize, races or traffic
 suite=cuda out=${1:?usage: cuda.sh OUTDIR PART}

@@ -1,5 +1,5 @@
-# The CUDA examples on the emulator: they pass their own checks, and bad input is answered.
-# usage: [OBJECTS=DIR] examples_cuda.sh OUTDIR GPT      GPT is gpt.c, that make has built
+# The CUDA examples on the emulator: they pass their own checks and refuse bad input.
+# usage: [OBJECTS=DIR] examples_cuda.sh OUTDIR GPT      GPT is gpt.c as make has built it
 suite=examples_cuda out=${1:?usage: examples_cuda.sh OUTDIR GPT} gpt=${2:?}
 . tests/lib.sh
 . tests/gpu/emu/kinds.sh
@@ -26,7 +26,7 @@ for program in train_cuda step_cuda gpt_cuda; do
     $compiler "$out/$program.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" "$out/driver.o" -o "$out/driver"
     refuses "$program: without a driver it says so" "^$program: no GPU: no driver" "$out/driver"
 done
-# README's block for a GPU, in a program with eight weights whose loss is 2^-10: scaled it is 64.
+# The block of examples/README.md for a GPU, in a program with eight weights whose loss is 2^-10: scaled it is 64.
 cat > "$out/readme.head" << 'END'
 #include "amp.h"
 #include <cuda_runtime.h>
@@ -60,13 +60,14 @@ cat > "$out/readme.tail" << 'END'
     return scaled[0].bits != 0x5400;
 }
 END
-awk -v out="$out" '/^```c$/ {b++; next} b == 4 && /^```/ {exit} b == 4 {print > (out "/readme." (step ? "step" : "desc"))}
-    b == 4 && /^\/\* init/ {step = 1}' README.md
+block examples/README.md amp_cuda_scale_loss > "$out/block"
+sed '/^\/\* init/,$d' "$out/block" > "$out/readme.desc"
+sed '1,/^\/\* init/d' "$out/block" > "$out/readme.step"
 cat "$out/readme.head" "$out/readme.desc" "$out/readme.init" "$out/readme.step" "$out/readme.tail" > "$out/readme_gpu.cpp"
 object "$out/readme_gpu.o" "$compiler" $fake -w $with $linked -include $emu/cuda_emu.h -c "$out/readme_gpu.cpp" &&
     $compiler "$out/readme_gpu.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" -o "$out/readme_gpu" > "$out/log" 2>&1 &&
     "$out/readme_gpu" > "$out/log" 2>&1
-check 'README: the block for a GPU compiles, scales the loss and takes a step' $?
+check 'examples/README.md: the block for a GPU compiles, scales the loss and takes a step' $?
 
 small="--width 64 --batch 32 --batches 10 --epochs 2"
 for dtype in fp16 bf16; do

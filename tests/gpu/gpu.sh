@@ -9,18 +9,18 @@
 #     sh tests/gpu/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
 #     sh tests/gpu/gpu.sh carry DIR without a GPU: what all of them compile, for ARCH=90
 #
-# A GPU that is newer than the compiler gets PTX of the newest that this one knows.
+# A GPU that is newer than the compiler gets PTX for the newest one that the compiler knows.
 #
 # The conformance suite compares every byte with the CPU backend. OUT gets report.txt, with all
-# that was said; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most
-# wanted first, what they are of each other, the machine, and of each stage seconds, clocks and
-# watts; and after 1 and 4 table.md, README's tables of it. Those of both phases:
+# output; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most wanted
+# first, their ratios, the machine, and the seconds, clocks and watts of each stage; and, after 1
+# and 4, table.md: README's tables of it. For the tables of both phases:
 #     awk -f tests/gpu/gpu_table.awk OUT1/table.csv OUT4/table.csv
-# A stage that fails does not stop the others, one without tests has failed, and what a machine does
-# not have or refuses is skipped. Behind a test that crashes, hangs or loses the device the suite goes
-# on in another process. Programs in build/gpu, where make gpu-carry has put them, are used if they
-# are of the same sources, architecture and compiler, and what is missing there is compiled. The last
-# line is "N passed, N failed, N skipped"; exits 1 if anything failed, or if nothing has run on a GPU.
+# A stage that fails does not stop the others; a stage without tests has failed. What a machine lacks
+# or refuses is skipped. If a test crashes, hangs or loses the device, the suite goes on in another
+# process. Programs that make gpu-carry has put into build/gpu are used if they are of the same
+# sources, architecture and compiler; what is missing there is compiled. The last line is "N passed,
+# N failed, N skipped". Exits 1 if anything failed, or if nothing has run on a GPU.
 
 case $#-${1-} in 2-[1234] | 2-carry) ;; *) echo 'usage: gpu.sh 1|2|3|4|carry OUT' >&2; exit 2 ;; esac
 NVCC=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)} CC=${CC:-cc}

@@ -1,8 +1,8 @@
-# README's tables out of what gpu.sh measured, as Markdown:
+# README's tables of what gpu.sh measured, as Markdown:
 #     awk -f tests/gpu/gpu_table.awk OUT/table.csv ...
-# Of several files, those of phases 1 and 4 perhaps, the later one counts. What was not measured
-# says so. With -v form=ratios the rows that gpu.sh puts behind those of one run: what one row is of
-# another, the low end with this one's low and the other's high quartile.
+# Of several files, such as those of phases 1 and 4, the later one counts. A cell without a
+# measurement says so. With -v form=ratios it prints the rows that gpu.sh appends to those of one run:
+# ratios of two rows, whose low end is one's low quartile over the other's high quartile.
 BEGIN {
     FS = OFS = ","
     none = "not measured"

@@ -15,6 +15,10 @@ most_a=6.7 # of A on fp16, for 1
 # 8 bits.
 storages='fp32 4100 54, fp32+bf16 2300 77, fp32+8bit 2122 105, split 3300 62, split+bf16 1500 81,
     split+8bit 1322 105, 24bit+8bit 1232 109, sr 3200 65, sr+bf16 1400 82, sr+8bit 1222 105'
+# RELEASE ARCHITECTURE KERNEL BYTES: spills that are known, for their price see tests/README.md. All that spills
+# beside them fails, and what spills other bytes.
+known='13.5 sm_100 coded_kernelILi1 228
+13.5 sm_120 coded_kernelILi1 228'
 have "$NVCC" || { skip "$NVCC" 'not found'; finish; }
 flags="-std=c++14 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra"
 
@@ -31,7 +35,7 @@ compile() {
         archs=" $(eval echo "\${$#}")"
     fi
     for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
-    rm -rf "$dir/keep"
+    rm -rf "$dir/keep" "$dir/kernels.o"
     mkdir -p "$dir/keep"
     programs=$(quick || ls examples/*.cu examples/*/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
     echo '#include <nccl.h>' > "$dir/nccl.cu"
@@ -40,7 +44,7 @@ compile() {
         [ -z "$programs" ] || programs=$(grep -L '<nccl.h>' $programs)
         skip "$release: ddp_nccl" 'no nccl.h'
     fi
-    $nvcc $flags $code -Xptxas -v,-warn-spills,-warn-lmem-usage --keep --keep-dir "$dir/keep" \
+    $nvcc $flags $code -Xptxas -v --keep --keep-dir "$dir/keep" \
         -c amp_kernels.cu -o "$dir/kernels.o" > "$dir/kernels.log" 2>&1
     for program in $programs; do
         name=$(basename "$program" .cu)
@@ -82,10 +86,18 @@ compile() {
             }
         }' "$dir/usage"
     for arch in $archs; do
-        awk -v arch="sm_$arch" '$1 == arch {spilled += $4; kernels++}
-            END {exit spilled != 0 || kernels < 16}' "$dir/usage"
-        if [ $? = 0 ]; then ok "$release: sm_$arch: no kernel spills"
-        else fail "$release: sm_$arch: kernels spill, or warn" "$dir/kernels.log"; fi
+        besides=$(echo "$known" | awk -v of="$release sm_$arch" '$1 " " $2 == of {print ", besides " $3}')
+        awk -v arch="sm_$arch" -v of="$release sm_$arch" '
+            NR == FNR {if ($1 " " $2 == of) known[$3] = $4; next}
+            $1 == arch {kernels++; for (k in known) if (index($2, k)) $4 -= known[k]; wrong += $4 != 0}
+            END {exit wrong || kernels < 16}' - "$dir/usage" <<KNOWN
+$known
+KNOWN
+        if [ $? = 0 ] && [ -f "$dir/kernels.o" ]; then ok "$release: sm_$arch: no kernel spills$besides"
+        else
+            awk '(FILENAME ~ /usage$/ && $4) || /warning|error/' "$dir/usage" "$dir/kernels.log" > "$dir/wrong"
+            fail "$release: sm_$arch: kernels spill, or warn" "$dir/wrong"
+        fi
     done
 }
 

@@ -1,5 +1,5 @@
-# PyPI's nvdisasm into DIR (5 MB): that of nvcc's release if there is one, else of its major version, for a newer one
-# reads older code. nvcc.sh finds it there.
+# Install PyPI's nvdisasm in DIR (5 MB): that of nvcc's release if there is one, else of its major version, since a newer
+# one reads older code. nvcc.sh finds it there.
 # usage: [NVCC=nvcc] [PYTHON=python3] nvdisasm.sh DIR
 dir=${1:?usage: nvdisasm.sh DIR}
 release=$("${NVCC:-nvcc}" --version | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p')

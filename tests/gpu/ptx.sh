@@ -1,7 +1,7 @@
 # The code that nvcc emits, run without a GPU: test_cuda.cpp in the emulator, where emu/ptx.cpp runs the
-# PTX of each kernel of amp_kernels.cu in place of its C++ body. No GPU is needed, but nvcc is.
-# make ci runs samples on the PTX for the newest architecture; make check on that for all, and with
-# options of nvcc. (All sizes, on one of them, took over twenty minutes.)
+# PTX of each kernel of amp_kernels.cu in place of its C++ body. It needs nvcc, but no GPU.
+# make ci runs samples on the PTX for the newest architecture; make check runs them on the PTX for all
+# architectures, and with options of nvcc. (All sizes, on one architecture, took over twenty minutes.)
 # usage: [OBJECTS=DIR] [CXX=COMPILER] [NVCC=nvcc] ptx.sh OUTDIR, in the repository's root
 suite=ptx out=${1:?usage: ptx.sh OUTDIR}
 . tests/lib.sh
@@ -68,7 +68,7 @@ faults() {
     fault 14 'halves of a vector as aligned' 's/if (a % n != 0)/if (a % 2 != 0)/'
     fault 15 'all registers as written' 's/& ~lanes) | defined/\& ~lanes) | lanes/'
     fault 16 'a race' 's/b.write_epoch == epoch && b.writer != me/false/'
-    fault 17 'a barrier for some' 's/if (waiting != num_threads).*//'
+    fault 17 'a barrier for some' 's/if (waiting != (for_clients.*//'
     fault 18 'a branch that misses an instruction' 's/mask & ~lanes, pc)/mask \& ~lanes, pc + 1)/'
     fault 19 'inc one too far' 's/return old >= a ? 0/return old > a ? 0/'
     fault 20 'a vector backwards' 's/, p + k \* size/, p + (i.num_to - 1 - k) * size/'
@@ -78,6 +78,8 @@ faults() {
     fault 24 'add.f32, which may be contracted' 's/"add.rn" + type/"add" + type/'
     fault 25 'a store of 16 bytes aligned as one of 8' \
         's/if (a % n != 0)/if (a % (how == WRITE \&\& n > 8 ? 8 : n) != 0)/'
+    fault 26 'fma.rm to nearest where the sum is even' 's/ || (near == sum && error < 0)//'
+    fault 27 'extern shared memory in the kernel'"'"'s own' 's/(unsigned)behind,/0u,/'
 }
 wrongs() { # of the PTX that steps has left
     ptx=$1
@@ -120,6 +122,14 @@ steps() {
     check "$name: nobody divides 0, for which a GPU would call a function" $?
 }
 
+clients() { # of client.sh: a trainer's own kernels, too
+    rm -rf "$out/client" && sh tests/gpu/client.sh --example "$out/client" &&
+        PTX=$out/ptx.o OBJECTS=$objects sh tests/gpu/client.sh "$out/client" > "$out/log" 2>&1 &&
+        grep -Eq '^\| example, amp \| PTX \| 30 \| 2\.[0-9]+ [0-9]+ \| 2\.[0-9]+ [0-9]+ \| yes \|$' "$out/log" &&
+        ! grep -q 'not PTX' "$out/log"
+    check "client.sh: a trainer's own kernels run as PTX, and AMP_ENABLE=0 leaves its bits" $?
+}
+
 rm -f "$out"/*.ptx
 if quick; then steps sm_100 100
 else
@@ -131,5 +141,6 @@ else
     steps sm_80-fast 80 --use_fast_math
     steps sm_100-fast 100 --use_fast_math
     wrongs "$out/sm_80.ptx"
+    clients
 fi
 finish

@@ -7,11 +7,11 @@
 # "late" if not. Names: ldN and stN are loads and stores of N bits, rsq and rcp the beginnings of
 # roots and divisions, widen and pack the conversions of fp16 and bf16.
 #
-# A loop is what a backward branch closes. Of the ways from its head to that branch without a call the
-# one that stores most is counted, of those the shortest: what is left out else is the work of all
-# lanes that are not past the end. Stores that are predicated, and those of zeros, which clear
-# gradients if asked to, do not count. The slow paths of roots and divisions are calls, and the paths
-# for NaN are detours.
+# A backward branch closes a loop. Of the paths from its head to that branch without a call, the one
+# that stores most is counted, and of several such paths the shortest: any other would leave out the
+# work of the lanes that are not past the end. Predicated stores do not count, nor do stores of zeros,
+# which clear gradients on request. The slow paths of roots and divisions are calls, and the paths for
+# NaN are detours.
 
 function followers(i) { # to[1 .. n_to]
     n_to = 0

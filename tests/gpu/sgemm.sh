@@ -109,6 +109,44 @@ learns() {
     try 'saxpy_amp: its 20 lines are marked, in order' awk '/AMP [0-9]* \*\/$/ {n++; if ($(NF - 1) != n) exit 1}
         END {if (n != 20) exit 1}' examples/cublas/saxpy_amp.cu
 }
+# README's lines for cuBLAS: w is cast once in each of three steps, for two products; 1 + 2^-10 is 1 in bf16.
+readme() {
+    block README.md AMP_CUBLAS_DROP_IN > "$out/block"
+    {
+        echo '#define AMP_IMPLEMENTATION'
+        sed '/amp.h/q' "$out/block"
+        cat << 'END'
+#include <stdio.h>
+enum { side = 64, n = side * side, steps = 3 };
+static cublasHandle_t blas;
+static float         *w, *x, *y;
+static void train() {
+    const float one = 1, zero = 0;
+    for (int i = 0; i < 2; i++)
+        cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, side, side, side, &one, w, side, x, side, &zero, y, side);
+    cublasSaxpy(blas, n, &one, x, 1, w, 1);
+}
+int main() {
+    static float   host[n];
+    cudaStream_t   stream;
+    for (float &v : host) v = 1.0009765625f;
+    cudaStreamCreate(&stream), cublasCreate(&blas), cublasSetStream(blas, stream);
+    cudaMalloc(&w, sizeof host), cudaMalloc(&x, sizeof host), cudaMalloc(&y, sizeof host);
+    cudaMemcpy(w, host, sizeof host, cudaMemcpyHostToDevice), cudaMemcpy(x, host, sizeof host, cudaMemcpyHostToDevice);
+END
+        sed '1,/amp.h/d; /^amp_session_end/,$d' "$out/block"
+        cat << 'END'
+    cudaMemcpy(host, y, sizeof host, cudaMemcpyDeviceToHost);
+    printf("%d casts of w, %d others, sum %g\n", (int)session.misses, (int)session.transients, (double)host[0]);
+END
+        sed -n '/^amp_session_end/,$p' "$out/block"
+        echo 'return 0; }'
+    } > "$out/readme.cu"
+    program readme "$out/readme.cu" || return
+    printf '%s\n' '0 products stayed in fp32' '3 casts of w, 6 others, sum 192' > "$out/expected"
+    "$out/readme" > "$out/log" 2>&1 && diff "$out/expected" "$out/log" > "$out/log.diff"
+    check "README's lines for cuBLAS: all products in bf16, one cast of w a step" $?
+}
 marked() { # what stands in #ifndef FP32 is what is marked, in order, and no more than allowed
     awk '/^#endif/ {on = 0} on {print} /^#ifndef FP32/ {on = 1}' examples/cublas/trainer_amp.cu > "$out/changed"
     changed=$(grep -c . "$out/changed")
@@ -143,9 +181,24 @@ trainers() {
     try "trainer_amp: $(marked | head -n 1 | sed 's/,.*//'), all marked" marked
 }
 
+# client.sh is for trainers outside of the tree; this one is inside, and one is broken.
+client() {
+    rm -rf "$out/client" && sh tests/gpu/client.sh --example "$out/client" && mkdir -p "$out/client/broken/source" &&
+        echo none.cu > "$out/client/broken/files"
+    NVCC=none OBJECTS=${OBJECTS:-build/tests} sh tests/gpu/client.sh "$out/client" > "$out/client.said" 2>&1
+    status=$?
+    cp "$out/client.said" "$out/log"
+    grep -Eq '^\| example, amp \| C\+\+ \| 30 \| 2\.[0-9]+ [0-9]+ \| 2\.[0-9]+ [0-9]+ \| yes \|$' "$out/client.said"
+    check 'client.sh: the trainer and its 30 lines build and run, and AMP_ENABLE=0 leaves its bits' $?
+    [ $status = 1 ] && grep -q '^FAIL broken, own: does not build' "$out/client.said"
+    check 'client.sh: a trainer that does not build is a line, and a status' $?
+}
+
 drop_in 'fake headers' '-isystem tests/gpu/emu/fake'
 toolkit
 trainers
 learns
+readme
+client
 if quick; then test_sgemm --quick; else test_sgemm; fi
 finish

@@ -1,6 +1,6 @@
-# BFMMLA and NEON in qemu: the instruction and 100,000 products (make ci: 300) beside the definition of tiles.h, NEON as it was
-# where there is no BFMMLA, instructions that a product takes; and amp.h as a Mac's compiler reads it, and as that
-# of AArch64 with the other order of bytes, which need no Mac nor such a machine: their headers are stubs here.
+# BFMMLA and NEON in qemu: the instruction and 100,000 products (make ci: 300) beside the definition of tiles.h; NEON without
+# BFMMLA; the instructions of a product. Then amp.h is compiled as for a Mac and for big-endian AArch64. That needs neither
+# machine: their headers are stubs here.
 # usage: OBJECTS=BUILD/tests arm.sh OUTDIR
 suite=arm out=${1:?usage: arm.sh OUTDIR}
 . tests/lib.sh

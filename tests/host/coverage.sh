@@ -1,6 +1,6 @@
-# Which lines, branches and conditions of amp.h do the tests of o2 run, in all tiers that this processor has? A
-# table by room, by clang and llvm-cov; each line that none runs is in OUTDIR/lines; then what is not compiled
-# on this machine, by its #if. A branch is an outcome of a condition; a condition counts when both are seen.
+# Which lines, branches and conditions of amp.h do the tests of o2 run, in all tiers that this processor has? clang
+# and llvm-cov make a table by room; OUTDIR/lines has each line that no test runs; then comes what is not compiled
+# on this machine, by its #if. A branch is one outcome of a condition; a condition counts if both are seen.
 # usage: [CLANG=clang] coverage.sh OUTDIR TEST...
 out=${1:?usage: coverage.sh OUTDIR TEST...}
 shift

@@ -1,8 +1,8 @@
 # The fuzzers of tests/host/fuzz: replay their corpora, or look for new cases that violate a property.
 # usage: [CC=cc] [CLANG=clang] [NAMES="state policy ..."] fuzz.sh replay|SECONDS OUTDIR
 #     replay    every case of tests/host/fuzz/NAME.txt, and of OUTDIR/NAME.cases if a run has left some
-#     SECONDS   that long for each fuzzer, by libFuzzer where clang has it, else by driver.c. The
-#               cases that were found stay in OUTDIR/NAME.cases; the next run goes on from them.
+#     SECONDS   run each fuzzer for so long, by libFuzzer if clang has it, else by driver.c. New cases
+#               stay in OUTDIR/NAME.cases; the next run starts from them.
 # Sanitizers are used where the compiler has them.
 mode=$1
 suite=fuzz out=${2:?usage: fuzz.sh replay|SECONDS DIR}

@@ -62,7 +62,7 @@ types() {
 # kernels NAME: real code, by clang and the toolkit's own ptxas
 kernels() {
     flags="-x cuda --cuda-path=$tree -isystem $include -Wno-unknown-cuda-version -std=c++14 -O2"
-    flags="$flags --cuda-device-only"
+    flags="$flags --cuda-device-only -include tests/host/compile/clang_cuda.h"
     printf '#include <stdint.h>\n__global__ void f() {}\n' > "$out/works.cu"
     for clang in ${CLANGXX:-clang++-19 clang++}; do
         $clang $flags --cuda-gpu-arch=sm_70 -c "$out/works.cu" -o "$out/works.o" \

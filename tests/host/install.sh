@@ -1,5 +1,5 @@
-# What README says of make install, pkg-config and CMake, done in a directory of its own.
-# What is not installed costs one line.
+# Do what examples/README.md says of make install, pkg-config and CMake, in a directory of its own.
+# A tool that is not installed costs one line.
 # usage: [CC=COMPILER] install.sh OUTDIR, in the root of the repository
 
 suite=install out=${1:?usage: install.sh OUTDIR}
@@ -84,20 +84,20 @@ git clone -q --bare . "$out/repository" > "$out/log" 2>&1 &&
     git -C "$out/repository" update-ref refs/heads/main HEAD || rm -rf "$out/repository"
 
 packages=examples/packaging
-# README's snippet as it stands there but for the address.
+# The snippet of examples/README.md as it stands there but for the address.
 if have cmake && [ -d "$out/repository" ]; then
     {
         echo 'cmake_minimum_required(VERSION 3.18)'
         echo 'project(trainer LANGUAGES C)'
         echo 'add_executable(trainer main.c)'
         echo 'add_executable(long main.c)'
-        sed -n '/^```cmake/,/^```$/p' README.md | sed '/^```/d' | url
+        sed -n '/^```cmake/,/^```$/p' examples/README.md | sed '/^```/d' | url
         echo 'target_link_libraries(long PRIVATE amp::amp)'
     } > "$out/project/CMakeLists.txt"
     grep -q FetchContent "$out/project/CMakeLists.txt" &&
         CC="$cc" cmake -S "$out/project" -B "$out/cmake" > "$out/log" 2>&1 &&
         cmake --build "$out/cmake" >> "$out/log" 2>&1 && runs "$out/cmake/trainer" && runs "$out/cmake/long"
-    check 'cmake: the FetchContent snippet of README builds a program' $?
+    check 'cmake: the FetchContent snippet of examples/README.md builds a program' $?
 
     # find_package after make install; then a library that links amp, exported, and a program that finds both.
     mkdir -p "$out/finds" "$out/library" "$out/user"

@@ -1,6 +1,5 @@
-# The C tests as Windows programs: compiled with MinGW, run under wine. make check runs this, CI
-# does not: the packages for it (Debian: gcc-mingw-w64-x86-64, wine64; no recommended ones) are
-# large.
+# The C tests as Windows programs, compiled with MinGW, run under wine. make check runs this. CI does
+# not, because the packages are large (Debian: gcc-mingw-w64-x86-64, wine64; without recommended ones).
 # usage: mingw.sh DIR TEST...
 dir=$1 compiler=x86_64-w64-mingw32-gcc
 shift

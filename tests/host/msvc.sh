@@ -1,6 +1,6 @@
-# amp.h by Microsoft's compiler, cl: the header, and all unit tests but those of a BLAS and of instructions that are
-# models in GNU's C. Nobody has seen its warnings yet: they are shown by number, and are no errors.
-# usage: msvc.sh OUTDIR    a relative one; cl is on PATH, sh is Git's (GitHub's Windows machine runs it)
+# amp.h by Microsoft's compiler, cl: the header, and all unit tests except those of a BLAS and of models in GNU C.
+# Nobody has seen its warnings yet: they are shown by number, and are not errors.
+# usage: msvc.sh OUTDIR    a relative path; cl is on PATH, sh is Git's (GitHub's Windows machine runs it)
 suite=msvc out=${1:?usage: msvc.sh OUTDIR}
 . tests/lib.sh
 have cl || { skip cl 'not found'; finish; }

@@ -1,4 +1,4 @@
-# What tests/proof/README.md says is proved: the goals, and whether each was. make prove; part of make check.
+# Print each goal of tests/proof/README.md, and whether it was proved: make prove; part of make check.
 # usage: [CC=COMPILER] [FRAMA_C=COMMAND] prove.sh OUTDIR
 suite=prove out=${1:?usage: prove.sh OUTDIR}
 cc=${CC:-cc} frama_c=${FRAMA_C:-frama-c}

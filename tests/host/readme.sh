@@ -1,20 +1,111 @@
-# README's blocks of code: extracted, compiled as C99 and C++11 without a warning, run, and what they print compared.
-# (The block for CMake is run by install.sh, the one for a GPU on the emulator by examples_cuda.sh.)
+# Extract the blocks of code of README and examples/README.md, and the program at the top of amp.h; compile them as C99
+# and C++11 without a warning, run them, and compare what they compute or print. Run elsewhere: README's block for cuBLAS
+# by sgemm.sh, the block for amp.h's optimizer on a GPU by examples_cuda.sh (on the emulator), the one for CMake by install.sh.
 # usage: [CC=COMPILER CXX=COMPILER CLANG=COMPILER] readme.sh OUTDIR PART    PART is cc, with the text, or others
 suite=readme out=${1:?usage: readme.sh OUTDIR PART} part=${2:?usage: readme.sh OUTDIR PART}
 rm -rf "$out"
 . tests/lib.sh
 
-block() { awk -v n="$1" '/^```c$/ {b++; next} /^```/ {if (b == n) exit} b == n' README.md; } # block NUMBER
+fast > "$out/fast.c"
+fast_prints > "$out/expected"
 
-block 1 > "$out/fast.c"
-sed -n '/It prints/,$s/^   \(step .*[0-9]\).*/\1/p' "$out/fast.c" > "$out/expected"
+# A layer, and the function that multiplies. 1 + 2^-10 is 1 in bf16, all else is exact: so are the sums.
+block README.md amp_linear_backward > "$out/block"
+{
+    printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"'
+    cat << 'END'
+int main(void) {
+    enum { rows = 4, in = 3, out = 2 };
+    float x[rows * in], y[rows * out], dy[rows * out], w[out * in], bias[out] = {3, 5};
+    float dx[rows * in], dw[out * in], dbias[out] = {7, 7};
+    int   r, i, o, bad = 0;
+    for (i = 0; i < rows * in; i++) x[i] = (float)(i % 5 - 2), dx[i] = 9;
+    for (i = 0; i < rows * out; i++) dy[i] = (float)(i % 3 - 1);
+    for (i = 0; i < out * in; i++) w[i] = (float)(i % 4), dw[i] = 7;
+    x[1] = 1.0009765625f;
+END
+    sed 1d "$out/block"
+    cat << 'END'
+    x[1] = 1;
+    for (r = 0; r < rows; r++)
+        for (o = 0; o < out; o++) {
+            float sum = bias[o];
+            for (i = 0; i < in; i++) sum += x[r * in + i] * w[o * in + i];
+            bad |= !(y[r * out + o] == sum);
+        }
+    for (r = 0; r < rows; r++)
+        for (i = 0; i < in; i++) bad |= !(dx[r * in + i] == dy[r * out] * w[i] + dy[r * out + 1] * w[in + i]);
+    for (o = 0; o < out; o++) {
+        float sum = 7;
+        for (r = 0; r < rows; r++) sum += dy[r * out + o];
+        bad |= !(dbias[o] == sum);
+        for (i = 0; i < in; i++) {
+            sum = 7;
+            for (r = 0; r < rows; r++) sum += dy[r * out + o] * x[r * in + i];
+            bad |= !(dw[o * in + i] == sum);
+        }
+    }
+    return bad;
+}
+END
+} > "$out/layer.c"
+{
+    printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"'
+    cat << 'END'
+static void gemm(int TA, int TB, int M, int N, int K, float ALPHA, const float *A, int lda, const float *B, int ldb,
+                 float *C, int ldc) {
+END
+    block README.md amp_gemm_ex
+    cat << 'END'
+}
+int main(void) {
+    enum { M = 3, N = 4, K = 5, LD = 7 };
+    float a[LD * LD], b[LD * LD], c[LD * LD];
+    int   t, i, j, k, bad = 0;
+    for (t = 0; t < 4; t++) {
+        const int ta = t & 1, tb = t >> 1;
+        for (i = 0; i < LD * LD; i++) a[i] = (float)(i % 5 - 2), b[i] = (float)(i % 3), c[i] = (float)i;
+        b[0] = 1.0009765625f;
+        gemm(ta, tb, M, N, K, 2, a, LD, b, LD, c, LD);
+        b[0] = 1;
+        for (i = 0; i < LD; i++)
+            for (j = 0; j < LD; j++) {
+                float sum = (float)(i * LD + j);
+                for (k = 0; k < K && i < M && j < N; k++)
+                    sum += 2 * a[ta ? k * LD + i : i * LD + k] * b[tb ? j * LD + k : k * LD + j];
+                bad |= !(c[i * LD + j] == sum);
+            }
+    }
+    return bad;
+}
+END
+} > "$out/gemm.c"
 
-# The second one changes it: lines in front of the loop, the scale, the step, lines behind the loop.
-block 2 | sed '/in the loop/,$d' > "$out/before"
-block 2 | sed -n '/in the loop, in front of/,/loss_scale(/p' > "$out/scale"
-block 2 | sed -n '/in the loop, instead of/,/_step(/p' > "$out/step"
-block 2 | sed '1,/_step(/d' > "$out/behind"
+# A trainer on cblas_sgemm, of one product. Its first three lines stand in front of main.
+block README.md AMP_CBLAS_DROP_IN > "$out/block"
+{
+    echo '#define AMP_IMPLEMENTATION'
+    sed '/^$/,$d' "$out/block"
+    cat << 'END'
+#include <stdio.h>
+static float a[64 * 64], b[64 * 64], c[64 * 64];
+int main(void) {
+    int i;
+    for (i = 0; i < 64 * 64; i++) a[i] = 1.0009765625f, b[i] = 1;
+END
+    sed '1,/^$/d; /your loop/,$d' "$out/block"
+    echo 'cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, 64, 64, 64, 1, a, 64, b, 64, 0, c, 64);'
+    echo 'printf("%g", (double)c[64 * 64 - 1]), puts("");'
+    sed '1,/your loop/d' "$out/block"
+    echo 'return 0; }'
+} > "$out/cblas.c"
+
+# amp.h's AdamW changes the first program: lines in front of the loop, the scale, the step, lines behind the loop.
+adamw() { block examples/README.md AMP_PROBLEM_SIZE; }
+adamw | sed '/in the loop/,$d' > "$out/before"
+adamw | sed -n '/in the loop, in front of/,/loss_scale(/p' > "$out/scale"
+adamw | sed -n '/in the loop, instead of/,/_step(/p' > "$out/step"
+adamw | sed '1,/_step(/d' > "$out/behind"
 echo 'if (status.steps != 61 || status.skipped || !(status.norm > 0.0)) return 2;' >> "$out/behind"
 echo 'printf("scale "), printf("%g", (double)status.loss_scale), puts("");' >> "$out/behind"
 sed -e "/ x\[i\] = /r $out/before" -e "/dy\[i\] = y\[i\] - x/r $out/scale" -e "/ w\[i\] -= /{
@@ -22,7 +113,7 @@ sed -e "/ x\[i\] = /r $out/before" -e "/dy\[i\] = y\[i\] - x/r $out/scale" -e "/
     d
 }" -e "/ ms a step/r $out/behind" "$out/fast.c" > "$out/adamw.c"
 
-# The third one stands in a trainer of eight weights. w halves in each of eight steps: the first of nine overflows.
+# README's wrap stands in a trainer of eight weights. w halves in each of eight steps: the first of nine overflows.
 {
     printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"'
     cat << 'END'
@@ -35,7 +126,7 @@ int main(void) {
     int step, steps = 9, n = 8;
     float lr = 0.5f;
 END
-    block 3
+    block README.md amp_optimizer_begin_step
     echo '    amp_optimizer_free(&opt); return !(w[0] == 0.00390625f); }'
 } > "$out/wrap.c"
 
@@ -43,7 +134,9 @@ programs() { # programs COMPILER: both
     if ! have "$1"; then skip "$1" 'not installed'; return; fi
     $1 -O0 -Wall -Wextra -Werror -I. "$out/fast.c" -o "$out/fast" -lm > "$out/log" 2>&1 &&
         "$out/fast" | grep '^step' > "$out/log" && [ -s "$out/expected" ] && diff "$out/expected" "$out/log" >> "$out/log"
-    check "$1: the shortest program prints what it says" $?
+    check "$1: the program at the top of amp.h prints a loss that falls" $?
+    $1 -O0 -Wall -Wextra -Werror -I. "$out/layer.c" -o "$out/layer" -lm > "$out/log" 2>&1 && "$out/layer"
+    check "$1: README's layer, forward and backward, has the numbers of loops" $?
     $1 -O0 -Wall -Wextra -Werror -I. "$out/adamw.c" -o "$out/adamw_run" -lm > "$out/log" 2>&1 &&
         "$out/adamw_run" > "$out/log" && awk '/^step/ {rows++; first = rows == 1 ? $4 : first; last = $4}
             END {exit !(rows == 4 && last < 0.01 * first)}' "$out/log"
@@ -62,7 +155,7 @@ programs() { # programs COMPILER: both
 }
 cxx20() { # cxx20 COMPILER: floats with enums are deprecated there
     if ! echo 'int x;' | $1 -std=c++20 -x c++ -fsyntax-only - 2> "$out/log"; then skip "$1 -std=c++20" 'not there'; return; fi
-    (for file in "$out/fast.c" "$out/adamw.c" "$out/wrap.c" examples/linear.c; do
+    (for file in "$out/fast.c" "$out/layer.c" "$out/adamw.c" "$out/wrap.c" examples/linear.c; do
         $1 -std=c++20 -x c++ -Wall -Wextra -Werror -I. -fsyntax-only "$file" || exit 1
     done) > "$out/log" 2>&1
     check "$1 -std=c++20: the blocks, and linear.c" $?
@@ -77,30 +170,67 @@ case $part in others)
 esac
 programs "${CC:-gcc} -std=c99"
 
-# The manual, itself a comment, opens with the first program without its comments.
-sed 's:/\*[^*]*\*/::g; /\/\*/,/\*\//{s:/\*.*::; s:.*\*/::; /^ *step/d;}' "$out/fast.c" | tr -d ' ' | grep . > "$out/code"
-awk '/#define AMP_IMPLEMENTATION/ {on = 1} on {print} on && /^       }$/ {exit}' amp.h | tr -d ' ' > "$out/manual"
-[ -s "$out/code" ] && diff "$out/code" "$out/manual" > "$out/log"
-check "amp.h's manual opens with the same program" $?
+# Members by name in a product's arguments are C99, or C++20 with a cast of each size.
+${CC:-gcc} -std=c99 -O0 -Wall -Wextra -Werror -I. "$out/gemm.c" -o "$out/gemm" -lm > "$out/log" 2>&1 && "$out/gemm"
+check "README's gemm adds op(A) op(B) to C, as loops do, and rounds to bf16" $?
+for blas in -lopenblas -lcblas -lblas none; do
+    ${CC:-gcc} -std=c99 -O0 -Wall -Wextra -Werror -I. "$out/cblas.c" -o "$out/cblas" $blas -lm > "$out/log" 2>&1 && break
+done
+printf '%s\n' '#include <cblas.h>' > "$out/has.c"
+if ! ${CC:-gcc} -fsyntax-only "$out/has.c" 2> "$out/has.log"; then skip 'cblas' 'no <cblas.h>'; else
+    printf '%s\n' 64.0625 64 > "$out/sums"
+    { AMP_ENABLE=0 "$out/cblas" && AMP_DTYPE=bf16 AMP_POLICY=op:gemm=low "$out/cblas"; } > "$out/log" 2>&1 &&
+        diff "$out/sums" "$out/log" > "$out/log.diff"
+    check "README's lines for cblas_sgemm: the product of fp32, and of bf16" $?
+fi
+for page in README.md examples/README.md; do
+    echo "$page $(grep -c '^```[a-z]' $page) $(grep -c '^```c$' $page)"
+done > "$out/log"
+printf '%s\n' 'README.md 5 5' 'examples/README.md 3 2' | diff - "$out/log" > "$out/log.diff"
+check 'both have no other block of code than those that are run' $?
 
 lines=$(wc -l < README.md)
-[ "$lines" -ge 100 ] && [ "$lines" -le 200 ]
-check 'at most 200 lines' $?
+[ "$lines" -ge 100 ] && [ "$lines" -le 130 ]
+check 'at most 130 lines' $?
+first=$(grep -n '^```c$' README.md | head -n 1)
+[ -n "$first" ] && [ "${first%%:*}" -le 25 ]
+check 'its first code is among the first 25 lines' $?
+awk '/^## / {doors += /^## Your trainer/; door = /^## Your trainer/; lines = 0}
+    door && ++lines > 25 {bad = 1}
+    END {exit !(doors == 3 && !bad)}' README.md
+check 'each of its three doors has at most 25 lines' $?
+
+# Its picture is drawn from figures that the table of examples has, too: seconds, losses.
+awk -f tests/bench/trainers.awk tests/bench/trainers.txt > "$out/trainers.svg" 2> "$out/log" &&
+    cmp "$out/trainers.svg" tests/bench/trainers.svg > "$out/log" 2>&1
+check 'its picture is what make pictures draws' $?
+title=$(sed -n 's:.*<title>\(.*\)</title>:\1:p' tests/bench/trainers.svg)
+[ -n "$title" ] && grep -qF "![$title](" README.md
+check 'the words for its picture are the title of it' $?
+awk -F ' *[|] *' 'FNR == 1 {file++}
+    file == 1 && /^## / {on = /^## Where it goes in/}
+    file == 1 && on {n = split($0, x, /[^0-9.]+/); for (i = 1; i <= n; i++) there[sprintf("%.3g", x[i])]}
+    file == 2 && !/^#/ && $2 !~ /recurrent/ {
+        rows++
+        for (i = 4; i <= 8; i++) if (!(sprintf("%.3g", $i) in there)) print $1 ": " $i
+    }
+    END {exit rows < 4}' examples/README.md tests/bench/trainers.txt > "$out/log" && [ ! -s "$out/log" ]
+check 'the figures of its picture stand in the table of examples' $?
 lines=$(grep -c 'AMP [0-9]* \*/$' examples/cublas/trainer_amp.cu)
-grep -q "AMP_CUBLAS_DROP_IN\`: $lines lines, " README.md
-check "its cuBLAS trainer needs $lines lines" $?
-grep -o '`amp_[a-z0-9_]*`' README.md | tr -d '`' | sort -u > "$out/names"
+grep -q "AMP_CUBLAS_DROP_IN\`: $lines lines, " examples/README.md
+check "examples/README.md: the cuBLAS trainer needs $lines lines" $?
+grep -oh '`amp_[a-z0-9_]*`' README.md examples/README.md | tr -d '`' | sort -u > "$out/names"
 for name in $(cat "$out/names"); do
     grep -q "\b$name\b" amp.h || case $name in amp_kernels) ;; *) echo "$name" ;; esac
 done > "$out/log"
 [ ! -s "$out/log" ] && [ "$(wc -l < "$out/names")" -ge 10 ]
-check 'every name in it exists' $?
+check 'every name in both exists' $?
 grep -oE '`(examples|tests|build)/[a-z_/]*(\.[a-z]+)?`|`[a-z_]+\.(c|cu|cpp)`' README.md | tr -d '`' | sort -u > "$out/names"
 for file in $(cat "$out/names"); do
-    case $file in build/*) file=${file#build/}.c ;; fast.c) continue ;; esac
+    case $file in build/*) file=${file#build/}.c ;; amp.c) continue ;; esac # amp.c: of the user
     [ -e "$file" ] || [ -n "$(example "$file")" ] || echo "$file"
 done > "$out/log"
-[ ! -s "$out/log" ] && [ "$(wc -l < "$out/names")" -ge 10 ]
+[ ! -s "$out/log" ] && [ "$(wc -l < "$out/names")" -ge 4 ]
 check 'every file in it exists' $?
 
 # Paths from the root, in all texts: each leads to a file, or, up to a star, a variable or a NAME, to some that begin so.
@@ -113,14 +243,18 @@ tr '\n' '\0' < "$out/files" | xargs -0 cat |
 while read -r path; do ls -d $path > "$out/found" 2>&1 || echo "$path"; done < "$out/paths" > "$out/log"
 [ ! -s "$out/log" ] && [ "$(wc -l < "$out/paths")" -ge 150 ]
 check 'every path from the root, in text, code, scripts and the Makefile, leads somewhere' $?
+anchors() { sed -n 's/^##* //p' "$1" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9_\n-'; } # anchors PAGE: its headings, as links name them
 for page in $(command grep '\.md$' "$out/files"); do
-    for link in $(sed 's/`[^`]*`//g' "$page" | command grep -oE '\]\([^)#:]+\)' | tr -d '()]'); do
+    for link in $(sed 's/`[^`]*`//g' "$page" | command grep -oE '\]\([^):]+\)' | tr -d '()]'); do
         echo "$link" >> "$out/links"
-        [ -e "$(dirname "$page")/$link" ] || echo "$page: $link"
+        to=${link%%#*}
+        to=${to:+$(dirname "$page")/}${to:-$page}
+        [ -e "$to" ] || echo "$page: $link"
+        case $link in *'#'*) anchors "$to" | command grep -qx -e "${link#*#}" || echo "$page: $link" ;; esac
     done
 done > "$out/log"
 [ ! -s "$out/log" ] && [ -s "$out/links" ]
-check 'every link in a page leads to a file' $?
+check 'every link in a page leads to a file, and to a heading that is there' $?
 for page in tests/README.md examples/README.md; do
     command grep -oE '`[a-z0-9_*/.-]+\.(c|h|cu|cuh|cpp|sh|py|awk|mk|txt|md)`' "$page" | tr -d '`' | sort -u |
         tee -a "$out/mapped" | sed 's/[.]/[.]/g; s/[*]/.*/g' | while read -r name; do
@@ -132,7 +266,7 @@ done > "$out/log"
 check 'every file that tests/README.md and examples/README.md name is there' $?
 
 # The contract of determinism names files and tests: (FILE: TEST, TEST; FILE). A star ends what begins so.
-sed -n '/Determinism, by what/,/>>gpu/p' amp.h | tr -s '\n ' ' ' | grep -oE '\([^()]*\.(sh|c|cpp)[^()]*\)' |
+sed -n '/What is reproducible/,/>>gpu/p' amp.h | tr -s '\n ' ' ' | grep -oE '\([^()]*\.(sh|c|cpp)[^()]*\)' |
     sed 's/ to /, /g; s/ on a device//' | tr -d '() ' | tr ';' '\n' > "$out/shown"
 while IFS=: read -r file names; do
     file=$(find tests -name "${file##*/}")

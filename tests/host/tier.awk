@@ -1,4 +1,4 @@
-# Of amp.h, preprocessed: what is defined in names that end with _TIER. A definition ends with a ; or a } outside of all
+# Print what preprocessed amp.h defines under names that end with _TIER. A definition ends with a ; or a } outside of all
 # braces. Pragmas stay in functions. usage: awk -v tier=avx2 -f tier.awk; status 1: there is nothing
 /^[ \t]*#/ { if (depth && /#pragma/) text = text $0 "\n"; next }
 !NF { next }

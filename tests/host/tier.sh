@@ -1,7 +1,7 @@
-# The tests that products reach, on another processor than this one: with AMP_TEST_TIER (processor.h) of
-# the name that the directory ends with. tier-NAME: o2's programs, where the processor has the tier;
-# model-NAME: the same, with a model of AVX-512, AVX512_BF16 and AMX in C (tiles.h), on any;
-# sanitized-NAME: that under sanitizers, which see what instructions of the processor hide from them.
+# The tests that products reach, as on another processor: AMP_TEST_TIER (processor.h) is the name at the
+# end of the directory. tier-NAME: o2's programs, if the processor has the tier; model-NAME: the same on
+# any processor, with a model in C of the missing instructions (tiles.h); sanitized-NAME: the model under
+# sanitizers, which do not see into the processor's own instructions.
 # usage: [CC=COMPILER] OBJECTS=BUILD/tests tier.sh OUTDIR TEST...
 suite=$(basename "${1:?usage: tier.sh OUTDIR TEST...}") out=$1
 shift
@@ -30,7 +30,7 @@ links() {
         -DAMP_IMPLEMENTATION_INCLUDED "$@" "$object" -o "$out/$program" -lm > "$out/log" 2>&1
 }
 # What programs say of the processor: its tier; of examples/digits/train.c how products are made; and whether bf16
-# pays, of which README's FAQ says in which tiers.
+# pays, of which README says in which tiers.
 {
     printf '%s\n' '#include "amp.h"' '#include <stdio.h>' '#include <string.h>'
     sed -n '/^static const char \*products_in/,/^}/p' examples/digits/train_report.h
@@ -48,9 +48,9 @@ avx512_bf16) words='AVX512_BF16, fp16 in fp32 arithmetic' pays=1 ;;
 esac
 printf '%s\n' "$name" "$words" $pays | diff - "$out/log" > "$out/words.log" 2>&1
 check "amp_cpu_tier, train's reading and amp_capability_of are those of $name" $?
-grep '`amp_cpu_tier()` should be' README.md | grep -q "\"$name\"" && named=1 || named=0
+grep -A 1 '`amp_cpu_tier()` should be' README.md | grep -q "\"$name\"" && named=1 || named=0
 [ $named = $pays ]
-check "README's FAQ names it where bf16 pays" $?
+check "README names it where bf16 pays" $?
 
 for test in "$@"; do
     program=$OBJECTS/$config/$test tests=$OBJECTS/$config/$test.o
@@ -64,11 +64,11 @@ for test in "$@"; do
 done
 case $suite in sanitized-*) finish ;; esac
 
-# README's first program; examples/linear.c, in samples smaller; examples/pitfalls.c, in samples by the
+# The program at the top of amp.h; examples/linear.c, in samples smaller; examples/pitfalls.c, in samples by the
 # model without training, which takes ten seconds.
-fast() {
-    awk '/^```/ {if (b) exit; b = /^```c$/; next} b' README.md > "$out/fast.c"
-    sed -n '/It prints/,$s/^   \(step .*[0-9]\).*/\1/p' "$out/fast.c" > "$out/expected"
+shortest() {
+    fast > "$out/fast.c"
+    fast_prints > "$out/expected"
     links fast "$out/fast.c" && "$out/fast" | grep '^step' > "$out/log" && diff "$out/expected" "$out/log" >> "$out/log"
 }
 linear() {
@@ -77,8 +77,8 @@ linear() {
 }
 pitfalls() { links pitfalls examples/pitfalls.c && "$out/pitfalls" > "$out/log" 2>&1; }
 if quick && [ "$suite" = model-neon_bf16 ]; then skip fast 'a minute by the model: make check'; else
-    fast
-    check "README's first program prints what it says" $?
+    shortest
+    check "the program at the top of amp.h prints a loss that falls" $?
 fi
 linear
 check 'linear: all four ways learn' $?

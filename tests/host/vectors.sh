@@ -1,6 +1,6 @@
-# The vectors as other projects run them: the C runner with amp.h, the Python one with its scaler and, where torch is,
-# PyTorch's; the files are as their schemas say; faults that are planted are seen. (test_vectors.c runs the vectors in
-# every configuration.)
+# The vectors as other projects run them: the C runner with amp.h, the Python runner with its scaler and, if torch is
+# installed, with PyTorch's. The files must match their schemas, and planted faults must be seen. (test_vectors.c runs the
+# vectors in every configuration.)
 # usage: [CC=COMPILER] [PYTHON=COMMAND] vectors.sh OUTDIR
 suite=vectors out=${1:?usage: vectors.sh OUTDIR}
 cc=${CC:-cc} python=${PYTHON:-python3}

@@ -1,5 +1,5 @@
-# The examples do what their first lines say, and bad input is answered.
-# usage: examples.sh OUTDIR BUILD       BUILD is where make has put the examples
+# The examples do what their first lines say, and refuse bad input.
+# usage: examples.sh OUTDIR BUILD       make has put the examples into BUILD
 suite=examples out=${1:?usage: examples.sh OUTDIR BUILD} build=${2:?}
 rm -rf "$out"
 . tests/lib.sh
@@ -13,6 +13,11 @@ train() { "$build/train" --out "$out" "$@"; }
 
 "$build/wrap_step" > "$out/log" 2>&1
 check 'wrap_step: the wrapped loop ends where the fp32 loop does' $?
+awk 'function near(x, bracketed) {sub(/[(]/, "", bracketed); return (x / bracketed - 1) ^ 2 < 0.2 ^ 2}
+     /^a mixed step takes .* as plain loops in fp32 [(]/ {mixed = $5; loops = near($5 * $7, $16)}
+     /^[0-9.]+ times as fast as amp_linear in fp32 [(]/ {fp32 = near(mixed * $1, $9)}
+     END {exit !(loops && fp32)}' "$out/log"
+check 'wrap_step: a step beside plain loops, and beside amp_linear in fp32' $?
 lines=$(grep -c 'AMP [0-9]' examples/wrap_step.c)
 [ "$lines" -ge 1 ] && [ "$lines" -le 12 ]
 check "wrap_step: at most 12 lines make it mixed precision ($lines)" $?
@@ -89,7 +94,7 @@ check 'state: a table of three tasks, of which the lines are means; split trains
 for program in $programs; do
     "$build/$program" --help > "$out/log" 2>&1 && grep -q "^usage: $program" "$out/log"
     check "$program: --help" $?
-    refuses "$program: an unknown option is named" --bogus "$build/$program" --bogus
+    refuses "$program: an unknown option is named" "^$program: unknown option --bogus; see --help$" "$build/$program" --bogus
     case $program in state) continue ;; esac # it takes long
     { "$build/$program" 3>&2 2>&1 > /dev/full; echo $?; } > "$out/log"
     [ "$(sed -n '$p' "$out/log")" != 0 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
@@ -140,9 +145,10 @@ check 'linear: all four ways learn, and end with the loss of the loops within 2 
 lines=$(wc -l < examples/linear.c)
 [ "$lines" -ge 50 ] && [ "$lines" -le 105 ]
 check 'linear: at most 105 lines' $?
-refuses 'linear: an unknown option is named' "H does not take '--bogus'; give .* 1 to 2048" "$build/linear" --bogus
+refuses 'linear: an unknown option is named' '^linear: unknown option --bogus; see --help$' "$build/linear" --bogus
+refuses 'linear: a word is no number'        "H does not take 'many'; give .* 1 to 2048" "$build/linear" many
 refuses 'linear: too many rows are named'    "B does not take '513'; give .* 1 to 512"  "$build/linear" 16 513
-refuses 'linear: a third value is refused'   ': 1: is one value too many'  "$build/linear" 16 8 1
+refuses 'linear: a third value is refused'   '^linear: unexpected argument 1; see --help$'  "$build/linear" 16 8 1
 refuses 'linear: rows are whole numbers'     "B does not take '0x10'"  "$build/linear" 16 0x10
 { "$build/linear" 16 8 3>&2 2>&1 > /dev/full; echo $?; } > "$out/log"
 [ "$(sed -n '$p' "$out/log")" = 1 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
@@ -176,20 +182,48 @@ tail -n 2 "$out/first" | cmp -s - "$out/second"
 check 'train: the same seeds give the same numbers' $?
 grep -q 'minus fp32' "$out/first" && ! grep -Eq 'within|more than 2 se' "$out/first"
 check 'train: two seeds are no ground for a judgment' $?
-ls "$out"/*.svg > "$out/log" 2>&1 && for svg in "$out"/*.svg; do grep -q '</svg>' "$svg" || echo "$svg ends early"; done > "$out/log"
-[ $? = 0 ] && [ ! -s "$out/log" ]
-check 'train: it writes its pictures' $?
-for svg in "$out"/*.svg; do
-    awk -v wide=480 'BEGIN {RS = "<text"} NR > 1 && /^ x="12"/ {
-             size = $0; sub(/.*font-size="/, "", size); bold = /bold/; text = $0
-             sub(/^[^>]*>/, "", text); sub(/<.*/, "", text); px = 0
-             for (i = 1; i <= length(text); i++) px += substr(text, i, 1) ~ /[ijl.,:;fIt ]/ ? 0.34 : 0.61
-             if (px * size * (bold ? 1.1 : 1) > wide - 16) bad = 1
-         }
-         END {exit bad}' "$svg" || echo "$svg"
-done > "$out/log"
+for svg in costs scale images loss; do
+    awk -v names=$([ $svg = loss ] && echo 10 || echo 0) -f tests/trainers/picture.awk "$out/train_$svg.svg" &&
+        grep -q '</svg>' "$out/train_$svg.svg" || echo "train_$svg.svg" is not whole
+done > "$out/log" 2>&1
 [ ! -s "$out/log" ]
-check 'train: no title of a picture is wider than the picture' $?
+check 'train: its pictures have titles that fit, colors that can be seen, curves with their names' $?
+tr '<' '\n' < "$out/train_costs.svg" > "$out/tags"
+awk 'FNR == NR && /^fp16 alone .*[+]-/ {lost[++tables] = sprintf("%.2g %%", $7)}
+     FNR == NR {next}
+     /^text .*bold/ {title = title $0}
+     /^text x="12.0"/ {most = 0; kinds = kinds substr($0, index($0, ">") + 1, 1)}
+     /^rect x="180"/ {width = $4; gsub(/[^0-9.]/, "", width)}
+     /^text .* >[0-9]/ {
+         sub(/.*>/, "")
+         value[++bars] = $1
+         wide[bars] = width
+         most = $1 > most ? $1 : most
+         for (i = bars - 4; bars % 5 == 0 && i <= bars; i++) bad += (wide[i] - 1 - 170 * value[i] / (most + 1e-9)) ^ 2 > 5 ^ 2
+         if (bars % 15 == 7) bad += $0 != lost[(bars + 8) / 15]
+         if ((bars + 4) % 15 == 0) bad += $0 !~ /^[0-9.e+]+ ms$/
+         if ((bars + 3) % 15 < 4) bad += $0 !~ /^[0-9.e+]+ ms, [0-9.]+x$/
+     }
+     END {exit !(tables == 2 && bars == 30 && kinds == "gwagwa" && !bad &&
+                 index(title, "loses " lost[1]) && index(title, "loses " lost[2]))}' "$out/first" "$out/tags"
+check 'train: the first picture has the updates of its table that are lost, and bars as long as their numbers' $?
+awk '/^<path class="b[01]"/ {bands++} /^<path class="b[2-4]"/ {others++} /[( ]last 22 steps[)]/ {titles++}
+     END {exit !(bands == 4 && !others && titles == 2)}' "$out/train_loss.svg"
+check 'train: bands of fp32 and of fp16 alone; a headline says of how many steps' $?
+awk '/fill="#ffffff"/ {white = 1} /<.g>/ {row = white; white = 0; rows++} /url.#ramp/ {ramps++; whites += row}
+     END {exit !(rows == 6 && ramps == 2 && whites == 2)}' "$out/train_images.svg"
+check 'train: of each row of differences the largest is white, and it has a scale' $?
+tr '<' '\n' < examples/step.svg | awk '
+    /^text .*class="soft"/ && !/code/ || /^text .*bold/ { # of a box 200 wide, in DejaVu Sans, the widest of its fonts
+        ems = 0
+        sub(/.*>/, "")
+        for (i = 1; i <= length($0); i++)
+            ems += substr($0, i, 1) ~ /[ijl.,:;fIt ]/ ? 0.36 : substr($0, i, 1) ~ /[mw]/ ? 0.96 : 0.63
+        texts++
+        bad += 14 * ems > 196
+    }
+    END {exit !(texts > 15 && !bad)}'
+check 'step.svg: no text leaves its box' $?
 echo older > "$out/train_loss.svg"
 "$build/train" --data digits --out "$out" > "$out/log" 2>&1 &
 sleep 0.5
@@ -252,7 +286,8 @@ AMP_DATA=$out/nowhere
 export AMP_DATA
 refuses 'train: a wrong AMP_DATA is named'   "$out/nowhere"  "$build/train"
 unset AMP_DATA
-refuses 'train: an unknown option is named'  --bogus         "$build/train" --bogus
+refuses 'train: an unknown option is named'  '^train: unknown option --bogus; see --help$'  "$build/train" --bogus
+refuses 'train: several runs and one file'   'resume, --stop-after: need a single run; add'  "$build/train" --save "$out/x"
 refuses 'train: a bad number is named'       zero            "$build/train" --epochs zero
 for number in 0x10 +3 ' 3' 3.0 1e1 nan; do
     refuses "train: '$number' epochs are refused" "--epochs does not take '$number'; give a whole" \

@@ -1,5 +1,5 @@
-# libtorch.cpp: a LibTorch module trained with amp.h's scaler and with its fused step ends where
-# LibTorch in fp32 does; an overflow is skipped; resumed runs end with the same bits.
+# libtorch.cpp: with amp.h's scaler and with its fused step a LibTorch module ends where LibTorch in
+# fp32 does; an overflow is skipped; resumed runs end with the same bits.
 # usage: [TORCH=DIR] libtorch.sh OUTDIR     DIR holds torch/ (a site-packages, or pip's --target);
 #                                           without it python3 is asked
 suite=libtorch out=${1:?usage: libtorch.sh OUTDIR}

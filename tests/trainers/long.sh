@@ -1,6 +1,6 @@
-# What takes long, or ends badly: many steps with loads by another number of ranks and threads, kills of
-# savers, and a disk that is really full: small file systems that are mounted here, for this script alone.
-# make check: 20,000 steps; make soak: 10^6, and 1,000 kills (STEPS, KILLS), and nothing else.
+# Long runs and bad ends: many steps with loads by another number of ranks and threads; processes killed
+# while they save; full disks, which are small file systems that this script mounts for itself alone.
+# make check: 20,000 steps; make soak: only 10^6 steps and 1,000 kills (STEPS, KILLS).
 # usage: [STEPS=N KILLS=N] long.sh OUTDIR BUILD      BUILD has the examples
 if [ -z "${DISKS-}" ]; then
     export DISKS=no

@@ -1,8 +1,8 @@
-# ddp_mpi on 1 to 8 ranks: the same bits, also after a resumption on another number of ranks;
-# bytes on the links, and memory of one rank; after SIGKILL or SIGSTOP of a rank nobody hangs and no set is lost.
-# ddp_nccl on the emulator, with an NCCL that is made of MPI: the same bits, too.
-# make ci kills twice, make check 20 times, make soak 500 times, and nothing else (KILLS).
-# usage: [KILLS=N] [OBJECTS=DIR] ranks.sh OUTDIR DDP_MPI      DDP_MPI was built by make
+# ddp_mpi on 1 to 8 ranks: the same bits, also if another number of ranks resumes; bytes on the links;
+# memory of one rank; after SIGKILL or SIGSTOP of a rank no other hangs and no set is lost.
+# ddp_nccl on the emulator, with an NCCL made of MPI: the same bits, too.
+# make ci kills twice, make check 20 times; make soak does nothing but kill, 500 times (KILLS).
+# usage: [KILLS=N] [OBJECTS=DIR] ranks.sh OUTDIR DDP_MPI      make has built DDP_MPI
 suite=ranks out=${1:?usage: ranks.sh OUTDIR DDP_MPI}
 rm -rf "$out"
 . tests/lib.sh

@@ -1,5 +1,5 @@
-# The page of a run: examples/report.c on the lines of trainers, and of a run of 100 layers and
-# 10,000 steps; what it refuses; and that a browser shows it without a word on its console.
+# The page of a run: examples/report.c reads the lines of trainers, and of a run of 100 layers and
+# 10,000 steps; it refuses damaged ones; a browser shows the page without a message on its console.
 # usage: [CC=COMPILER] report.sh OUTDIR DIRECTORY-OF-EXAMPLES
 suite=report out=${1:?usage: report.sh OUTDIR DIRECTORY}
 build=${2:?usage: report.sh OUTDIR DIRECTORY}
@@ -172,7 +172,8 @@ check "$(cat "$out/log"): no crash, and no tag that is not the page's" $status
 refuses 'lines of two networks are refused' 'other tensors' "$build/report" "$out/two.jsonl"
 : > "$out/empty.jsonl"
 refuses 'a file without lines is named' 'empty.jsonl: holds no line' "$build/report" "$out/empty.jsonl"
-refuses 'an unknown option is named' --bogus "$build/report" --bogus
+refuses 'an unknown option is named' '^report: unknown option --bogus; see --help$' "$build/report" --bogus
+refuses 'no file is named' '^report: LINES: no input file; give what' "$build/report"
 refuses 'a page that cannot be written is named' nowhere "$build/report" "$out/gpt.jsonl" --out "$out/nowhere/x"
 refuses 'train: a report that cannot be written is named, before the training' nowhere \
     "$build/train" --data digits --out "$out" --report "$out/nowhere/x"

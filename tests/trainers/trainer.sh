@@ -1,7 +1,7 @@
-# A trainer of examples/nets (gpt, cnn, ncf) learns, alike in all types, with right gradients; killed and
-# resumed, it ends with the same bits; bad input is answered. make ci runs its toy, make check the
-# full run besides.
-# usage: trainer.sh OUTDIR PROGRAM       PROGRAM is one of the three, that make has built
+# A trainer of examples/nets (gpt, cnn, ncf) has right gradients and learns equally well in all types.
+# A run that is killed and resumed ends with the same bits. Bad input is refused. make ci runs the small
+# network, make check also the full one.
+# usage: trainer.sh OUTDIR PROGRAM       PROGRAM is one of the three, which make has built
 suite=${2##*/} out=${1:?usage: trainer.sh OUTDIR PROGRAM}
 rm -rf "$out"
 . tests/lib.sh
@@ -51,8 +51,35 @@ for task in $tasks; do
         grep -Eqx "$form" "$out/last" || status=1
     done
 done
-for picture in $pictures; do grep -q '</svg>' "$out/$picture.svg" || status=1; done
-check "a short run ends with its $many lines and has drawn its pictures" $status
+check "a short run ends with its $many lines" $status
+for picture in $pictures; do
+    case $picture in *_images) names=0 ;; *) names=6 ;; esac
+    awk -v names=$names -f tests/trainers/picture.awk "$out/$picture.svg" && grep -q '</svg>' "$out/$picture.svg" ||
+        echo "$picture is not whole"
+done > "$out/log" 2>&1
+[ ! -s "$out/log" ]
+check 'and has drawn pictures with titles that fit, colors that can be seen, curves with their names' $?
+# The title of its curves says how many times as fast as fp32 it is, and points of held-out data are as far apart.
+for task in $tasks; do
+    case $task in ncf) picture=ncf_hits ;; *) picture=${task}_loss ;; esac
+    { cat "$out/last"; tr '<' '\n' < "$out/$picture.svg"; } | awk -v task=$task '
+        function gap(    x, count) {
+            sub(/.*points="/, "")
+            count = split($0, x, "[ ,]")
+            return (x[count - 2] - x[1]) / (count - 3)
+        }
+        function near(a, b) {return (a - b) ^ 2 <= (0.06 + 0.03 * b) ^ 2}
+        $1 == "speed" && $2 == task ":" {fp16 = $6 / $4; bf16 = $8 / $4}
+        /^text .*bold/ {sub(/.*>/, ""); title = title " " $0}
+        /^polyline/ && ++curves <= 3 {step[curves] = gap()}
+        END {
+            fast = split(title, word, " ") && word[2] == "bf16" && near(word[4], bf16) && near(word[8], fp16)
+            exit !((fast || (bf16 < 1.11 && title ~ /none much faster/)) && curves == 6 &&
+                   near(step[1] / step[3], bf16) && near(step[1] / step[2], fp16))
+        }' || echo $task
+done > "$out/log" 2>&1
+[ ! -s "$out/log" ]
+check 'held-out curves are drawn over seconds, and the title says how many times as fast as fp32' $?
 
 # parity FILE BOUNDS: a share of fp32's loss, or points, for each task
 parity() {
@@ -113,7 +140,7 @@ if $with_interrupt sh -c : 2> /dev/null; then
         [ "$(sed -n 's/^continue.*--resume //p' "$out/first")" = "$out/part" ]
     check 'Ctrl-C ends a run after the step at hand, with state, table and pictures' $?
     rm -f "$out/lines"
-    $with_interrupt "$program" --quick $data --out "$out" --steps 3000 --report "$out/lines" > "$out/first" 2> "$out/log" &
+    $with_interrupt "$program" --quick --quiet $data --out "$out" --steps 3000 --report "$out/lines" > "$out/first" 2> "$out/log" &
     interrupt "$out/lines" losses
     [ $? = 130 ] && [ "$(cat "$out/log")" = "$suite: interrupted: what is not printed or saved yet is lost" ] &&
         ! ls "$out"/*.new 2> /dev/null && ! grep -q 'held-out.*:$' "$out/first" && [ "$(tail -c 1 "$out/lines")" = '' ]
@@ -136,7 +163,8 @@ wrong 'a torn state is named'        torn       $one --resume "$out/torn"
 wrong 'a layer that is not there'    blok       --policy 'blok*=fp32'
 wrong 'a bad policy is marked'       'policy: .*: op:.soft=fp32; write .* types are'  --policy 'op:soft=fp32'
 wrong 'an unknown type is named'     fp64       --dtype fp64
-wrong 'an unknown option is named'   --bogus    --bogus
+wrong 'an unknown option is named'   "^$suite: unknown option --bogus; see --help$"  --bogus
+wrong 'a word is named'              "^$suite: unexpected argument fp16; see --help$"  fp16
 wrong 'an option without value'      'value'    --steps
 wrong 'an unknown tier is named, with those that are there' 'mmx.*c (see'   --tier mmx
 wrong 'a bad rate is named'          fast       --lr fast

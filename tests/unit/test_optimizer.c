@@ -2616,7 +2616,7 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
     for (kind = 0; kind < 2; kind++)
         for (way = 0; way < COUNT; way++) {
             float              w[2] = {1, 2}, g[2] = {0, 0};
-            saved_bytes        file;
+            static saved_bytes file;
             other_rank         other;
             const amp_ranks    ranks = whole(meet, &other);
             amp_optimizer_desc desc;

@@ -13,6 +13,7 @@
 #include "../support/random.h"
 #include "../support/test.h"
 
+#include <algorithm>
 #include <math.h>
 #include <vector>
 
@@ -406,6 +407,113 @@ TEST(no_room, "manual: where there is no room it is the original, and counted; a
         if (batch < 2) PRODUCT(make_call(0, 32, 32, 32, 0, batch), AMP_BF16);
         CHECK_EQ_U64(w.session.fallbacks, 2);
     }
+    end();
+}
+
+/* An operand, row by row as the manual has it (to cuBLAS, column by column), and its bytes. */
+struct operand {
+    float    *x;
+    int       rows, cols, ld, count;
+    long long stride;
+};
+
+static operand an_operand(float *x, int rows, int cols, int count) {
+    operand o = {x, rows, cols, cols + below(2) * below(40), count, 0};
+    if (below(3) == 0) o.ld = (o.ld + 7) / 8 * 8;
+    o.stride = (long long)rows * o.ld + below(2) * below(50);
+    return o;
+}
+
+static size_t elements_of(const operand &o) { return (size_t)(o.count * o.rows * o.cols); }
+
+static size_t bytes_of(const operand &o) {
+    const size_t extent = (size_t)((o.count - 1) * o.stride + (o.rows - 1) * o.ld + o.cols);
+    return 2 * extent + (size_t)(14 * o.count * o.rows + 256);
+}
+
+/* op(a) op(b), by one call for all; what was multiplied lies in the session's memory, or none of it. */
+static void multiply(const operand &a, bool ta, const operand &b, bool tb) {
+    const uint64_t fallbacks = w.session.fallbacks;
+    call           c         = {};
+    c.ta    = tb ? CUBLAS_OP_T : CUBLAS_OP_N; /* c' = op(b)' op(a)' */
+    c.tb    = ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    c.m     = tb ? b.rows : b.cols;
+    c.n     = ta ? a.cols : a.rows;
+    c.k     = ta ? a.rows : a.cols;
+    c.lda   = b.ld;
+    c.ldb   = a.ld;
+    c.ldc   = c.m;
+    c.batch = a.count > 1 ? a.count : below(2);
+    c.sa    = b.stride;
+    c.sb    = a.stride;
+    c.sc    = (long long)c.m * c.n;
+    c.alpha = 1.0f;
+    c.a     = b.x;
+    c.b     = a.x;
+    BLAS(run(c));
+    const emu_gemm_call g      = *emu_gemm_call_at(emu_gemm_calls() - 1);
+    const bool          half   = w.session.fallbacks == fallbacks;
+    const size_t        last_a = (size_t)((b.count - 1) * g.stridea + (b.rows - 1) * g.lda + b.cols);
+    const size_t        last_b = (size_t)((a.count - 1) * g.strideb + (a.rows - 1) * g.ldb + a.cols);
+    CHECK_EQ_INT(g.atype != CUDA_R_32F, half);
+    CHECK_EQ_INT(ours(g.a) && ours((const char *)g.a + 2 * last_a - 1), half);
+    CHECK_EQ_INT(ours(g.b) && ours((const char *)g.b + 2 * last_b - 1), half);
+}
+
+/* A session of so many bytes in place of the world's. */
+static void restart(size_t num_bytes, amp_dtype type) {
+    amp_session_end(&w.session);
+    OK(start(&w.session, &w.gpu, num_bytes));
+    OK(amp_autocast_override(&w.session.autocast, type == AMP_F16 ? "fp16" : "bf16", NULL));
+}
+
+TEST(enough_room, "manual: for each weight, and for both operands of the largest product, 2 bytes an "
+                  "element from the first to the last, 14 a row, and 256: then no product is left in "
+                  "fp32 for want of room; and with less than 2 an element one is") {
+    enum { LAYERS = 3, MOST = 1 << 15 };
+    const int nets = test_state.quick ? 40 : 200;
+    begin(ROOM, AMP_F16);
+    float *const all = device_floats((LAYERS + 2) * MOST);
+    float *const x   = all + LAYERS * MOST, *const dy = x + MOST;
+    for (int net = 0; net < nets; net++) {
+        const amp_dtype type  = net % 2 ? AMP_BF16 : AMP_F16;
+        const int       count = below(3) ? 1 : 4, rows = 32 + below(32);
+        operand         weights[LAYERS], ins[LAYERS], outs[LAYERS];
+        size_t          bytes = 0, most = 0;
+        for (int i = 0; i < LAYERS; i++) {
+            const int in = 32 + below(32), out = 32 + below(32);
+            weights[i] = an_operand(all + i * MOST, out, in, count);
+            ins[i]     = an_operand(x, rows, in, count);
+            outs[i]    = an_operand(dy, rows, out, count);
+            bytes += bytes_of(weights[i]);
+            most = std::max(most, bytes_of(ins[i]) + bytes_of(outs[i]));
+        }
+        restart(bytes + most, type);
+        for (const operand &weight : weights) OK(amp_session_add(&w.session, weight.x, MOST));
+        for (int round = 0; round < 2 * LAYERS; round++) {
+            const int i = net % 3 ? round % LAYERS : below(LAYERS);
+            multiply(ins[i], false, weights[i], true);   /* y  = x w' */
+            multiply(outs[i], false, weights[i], false); /* dx = dy w */
+            multiply(outs[i], true, ins[i], false);      /* dw = dy' x */
+        }
+        CHECK_EQ_U64(w.session.fallbacks, 0);
+        CHECK(w.session.misses <= LAYERS); /* each is cast once */
+        restart(2 * (elements_of(ins[0]) + elements_of(weights[0])) - 257, type); /* it gets 256 more */
+        multiply(ins[0], false, weights[0], true);
+        CHECK_EQ_U64(w.session.fallbacks, 1);
+    }
+    /* Rows far apart: a copy's are as far. Two of 57,298 bytes, each rounded up to a multiple of 256. */
+    const operand wide = {all, 10, 1001, 3072, 1, 0}, few = {x, 10, 1001, 3072, 1, 0};
+    for (const size_t room : {bytes_of(wide) + bytes_of(few), (size_t)(2 * 57344 - 256),
+                              (size_t)(2 * 57344 - 257)}) {
+        restart(room, AMP_F16);
+        OK(amp_session_add(&w.session, wide.x, MOST));
+        multiply(few, false, wide, true);
+        CHECK_EQ_U64(w.session.fallbacks, room == 2 * 57344 - 257);
+        CHECK_EQ_U64(w.session.misses, 1);
+    }
+    CUDA(cudaStreamSynchronize(w.stream));
+    CUDA(cudaFree(all));
     end();
 }
 
@@ -896,6 +1004,7 @@ int main(int argc, char **argv) {
     RUN(policies);
     RUN(small);
     RUN(no_room);
+    RUN(enough_room);
     RUN(cached);
     RUN(batches);
     RUN(model_copies);

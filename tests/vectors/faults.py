@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""faults.py [-v] - plants one fault at a time in scaler.py, model.py and state.py: each must be seen by a vector.
+"""faults.py [-v] - plants one fault at a time in scaler.py, model.py and state.py: a vector must see each.
 
-A fault is a line of text that is replaced by another. -v says which case saw it.
+A fault replaces one text by another. -v says which case saw it.
 """
 import json, pathlib, struct, sys, types
 import numpy as np

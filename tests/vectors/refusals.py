@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""refusals.py PROGRAM DIR - do amp.h (PROGRAM is load_state.c) and state.py refuse the same files? state/fp32.state with numbers
-changed, one or a few at a time, and then right sums; padding, versions, flags, bytes behind the end. Of a file before 0.6.0 both
-say so, in the same words. Files go to DIR."""
+"""refusals.py PROGRAM DIR - do amp.h (PROGRAM is load_state.c) and state.py refuse the same files? They are state/fp32.state
+with one or a few numbers changed, also with right checksums; with other padding, versions, flags; with bytes after the end. Both
+say in the same words that a file is older than 0.6.0. Files go to DIR."""
 import os, pathlib, random, struct, subprocess, sys
 import state
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run.py [FILE.json...] - the vectors on scaler.py, model.py and state.py, and on PyTorch's GradScaler where torch is."""
+"""run.py [FILE.json...] - the vectors on scaler.py, model.py and state.py, and on PyTorch's GradScaler if torch is there."""
 import importlib, json, pathlib, sys
 import numpy as np
 

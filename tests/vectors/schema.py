@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""schema.py [FILE.json...] - the vectors are as schema/ says, and say of themselves what is so.
+"""schema.py [FILE.json...] - the vectors match schema/, and what they say about themselves is true.
 
-What schema/ uses of JSON Schema is understood here; any other validator of draft 2020-12 does as well.
+It understands the part of JSON Schema that schema/ uses; any validator of draft 2020-12 does as well.
 """
 import json, pathlib, re, sys
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""state.py FILE [OUT.npz] - what is in a state file of amp.h, or in a set of ranks', as state-file.md has it; and masters and
-moments of each tensor as OUT.npz: NAME.master, NAME.m, NAME.v (that alone needs numpy)."""
+"""state.py FILE [OUT.npz] - print what is in a state file of amp.h, or in a set of ranks', by state-file.md. OUT.npz gets masters
+and moments of each tensor as NAME.master, NAME.m, NAME.v (only this needs numpy)."""
 import array, struct, sys
 
 SHARD, SET, REPORT, SEED, YOURS, HISTORY, CHUNK, GROUP = 1, 2, 4, 8, 16, 256, 16384, 32

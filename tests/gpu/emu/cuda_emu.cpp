@@ -123,7 +123,7 @@ extern "C" char __stop_emu_shared[] __attribute__((weak));
 
 /* What a launch asks for at run time: all that a block of a device can have. */
 alignas(256) char emu_dynamic_shared[227 << 10];
-static size_t     dynamic_bytes;
+size_t            emu_dynamic_bytes;
 
 namespace {
 
@@ -423,7 +423,7 @@ void run_block() {
     for (warp &w : warps) w.num_groups = w.gone = 0;
     num_started = num_gone = num_ready = at_barrier = 0;
     refill(__start_emu_shared, __stop_emu_shared);
-    refill(emu_dynamic_shared, emu_dynamic_shared + dynamic_bytes);
+    refill(emu_dynamic_shared, emu_dynamic_shared + emu_dynamic_bytes);
 #ifdef EMU_TSAN
     static const char *race = getenv("EMU_RACE");
     host.tsan = __tsan_get_current_fiber();
@@ -1031,7 +1031,7 @@ cudaError_t emu_launch(const std::function<void()> &body, dim3 grid, dim3 block,
                 block.x * block.y * block.z <= MAX_THREADS,
             cudaErrorInvalidConfiguration);
     TRY(submit(s, [=] {
-        dynamic_bytes = shared;
+        emu_dynamic_bytes = shared;
 #ifdef EMU_ASAN
         ASAN_UNPOISON_MEMORY_REGION(emu_dynamic_shared, shared);
         ASAN_POISON_MEMORY_REGION(emu_dynamic_shared + shared, sizeof emu_dynamic_shared - shared);

@@ -217,7 +217,8 @@ std::function<void()> emu_ptx_body(const char *kernel, void **args);
 void                  emu_ptx_read(const char *text);
 
 /* What a launch asks for at run time; extern __shared__ arrays begin here. */
-extern char emu_dynamic_shared[];
+extern char   emu_dynamic_shared[];
+extern size_t emu_dynamic_bytes; /* of the running kernel */
 
 template <class T> struct emu_same { typedef T type; };
 

@@ -3,7 +3,7 @@
 # `plain` one of CUDA as its users write it.
 # usage: kinds.sh NAME DIR      leaves DIR/emu.o and DIR/kernels.o, empty if that is not possible;
 # what the compiler says stays beside them. make does so once; the scripts take what they find.
-emu=tests/gpu/emu
+emu=${emu:-tests/gpu/emu}
 fake=-I$emu/fake
 flags="-std=c++14 -ffp-contract=off -fno-strict-aliasing -Wno-unknown-pragmas -I. -I$emu"
 linked='-DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED' # with an amp.o, for which see Makefile

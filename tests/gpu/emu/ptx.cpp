@@ -30,7 +30,8 @@ namespace {
 
 struct module { /* words: names, numbers and single characters; "%r<30>" is one */
     strings                  words;
-    std::vector<size_t>      shared; /* where declarations for all kernels stand */
+    std::vector<size_t>      shared, dynamic; /* where declarations for all kernels stand */
+    std::map<string, std::vector<char> > globals;
     std::map<string, kernel> kernels;
 };
 
@@ -49,8 +50,9 @@ strings words_of(const string &text) {
     return words;
 }
 
-const strings specials = {"%tid.x",   "%tid.y",   "%tid.z",   "%ntid.x",   "%ntid.y",   "%ntid.z", "%laneid",
-                          "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z"};
+/* The last but one is where extern shared memory begins: no word of PTX. */
+const strings specials = {"%tid.x",   "%tid.y",   "%tid.z",   "%ntid.x",   "%ntid.y",   "%ntid.z",   "%laneid",
+                          "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z", "extern[]", "WARP_SZ"};
 
 struct reader { /* of a module, or of one of its kernels */
     struct operand { unsigned reg; space where; };
@@ -94,10 +96,14 @@ struct reader { /* of a module, or of one of its kernels */
         const string text = word_at(at);
         for (size_t s = names.size(); s-- > 0;)
             if (names[s].count(text)) return at++, names[s][text];
+        if (m.globals.count(text)) return operand{constant((word)&m.globals[next()][0]), GLOBAL};
         const auto it = std::find(specials.begin(), specials.end(), text);
         if (it == specials.end()) return operand{constant(literal()), GENERIC};
-        k->special.push_back(std::make_pair(it - specials.begin(), new_register(32)));
-        return names[0][next()] = operand{k->special.back().second, GENERIC};
+        return names[0][next()] = special_operand((size_t)(it - specials.begin()), GENERIC);
+    }
+    operand special_operand(size_t number, space where) {
+        k->special.push_back(std::make_pair((long)number, new_register(32)));
+        return operand{k->special.back().second, where};
     }
 
     /* [.align 8] .b8 [.ptr ...] name [[24]]: bytes behind `end`, which moves; where they begin */
@@ -132,8 +138,8 @@ struct reader { /* of a module, or of one of its kernels */
     }
 
     void read_instruction() {
-        static const std::set<string> no_target = {"st", "red", "bra", "bar", "ret", "exit", "membar",
-                                                   "fence", "call", "griddepcontrol"};
+        static const std::set<string> no_target = {"st", "red", "bra", "bar", "barrier", "ret", "exit",
+                                                   "membar", "fence", "call", "griddepcontrol"};
         instruction i = instruction();
         bool        local = false;
         int         depth = 0;
@@ -176,10 +182,19 @@ struct reader { /* of a module, or of one of its kernels */
         current = NULL;
     }
 
+    string name_at(size_t place) { /* that is declared there */
+        while (strchr("[;", word_at(place + 1)[0]) == NULL) place++;
+        return word_at(place);
+    }
+
     void read_kernel() { /* from behind its name */
         k->max_threads = 1024;
         names.resize(1);
-        for (const size_t place : m.shared) at = place, declare(SHARED, &k->shared_bytes);
+        const std::set<string> used(m.words.begin() + (long)k->at, m.words.begin() + (long)k->end);
+        for (const size_t place : m.shared)
+            if (used.count(name_at(place))) at = place, declare(SHARED, &k->shared_bytes);
+        for (const size_t place : m.dynamic)
+            names[0][name_at(place)] = special_operand(specials.size() - 2, SHARED);
         at = k->at;
         while (!take("{")) {
             const string text = next();
@@ -215,19 +230,46 @@ struct reader { /* of a module, or of one of its kernels */
         }
     }
 
+    void read_global() { /* .align 4 .b32 name[6] = {1, 2}; the rest is 0 */
+        size_t width = 1, count = 1;
+        string name;
+        while (strchr("[=;", word_at(at)[0]) == NULL) {
+            name = next();
+            if (name == ".align") at++;
+            else if (name[0] == '.') width = (size_t)atoi(name.c_str() + 2) / 8;
+        }
+        if (take("[")) count = number(), at++;
+        std::vector<char> &room = m.globals[name];
+        room.assign(width * count, 0);
+        emu_lend(&room[0], room.size());
+        if (take("=")) /* one word, or all in braces */
+            for (size_t n = 0; word_at(at) != ";"; n += width) {
+                take("{");
+                const word value = literal();
+                if (n + width > room.size()) fault("too many values for " + name);
+                memcpy(&room[n], &value, width);
+                while (take(",") || take("}")) continue;
+            }
+        skip_to(";");
+    }
+
     void read_module() { /* what stands outside of kernels, and where each of these begins */
         static const std::set<string> numbers = {".version", ".address_size", ".target"};
         while (at < m.words.size()) {
             const string what = next();
             if (what == ".extern" || what == ".shared") {
                 if (what == ".shared") m.shared.push_back(at);
+                else if (take(".shared")) m.dynamic.push_back(at);
                 skip_to(";"); /* .func: only a call is refused, by name */
+            } else if (what == ".global" || what == ".const") {
+                read_global();
             } else if (what == ".entry") {
                 kernel &n = m.kernels[word_at(at)];
                 n.name = next(), n.at = at;
                 skip_to("{");
                 for (int depth = 1; depth > 0; at++)
                     depth += (word_at(at) == "{") - (word_at(at) == "}");
+                n.end = at;
             } else if (numbers.count(what)) at++;
             else if (what != ".visible" && what != ".weak") fault("an unknown directive " + what);
         }
@@ -242,8 +284,9 @@ void kernel::start(const std::vector<char> &arguments_of_launch) {
     params      = arguments_of_launch;
     epoch       = 1;
     if (num_threads > max_threads) fault("more threads than .maxntid: " + name);
-    shared.assign(shared_bytes, 0);
-    states.assign(shared_bytes, byte_state());
+    const size_t behind = (shared_bytes + 15) / 16 * 16; /* the launch's own begins there */
+    shared.assign(behind + emu_dynamic_bytes, 0);
+    states.assign(shared.size(), byte_state());
     warps.resize(std::max(warps.size(), (size_t)num_warps));
     for (unsigned n = 0; n < num_warps; n++) {
         warp &w = warps[n];
@@ -264,7 +307,7 @@ void kernel::start(const std::vector<char> &arguments_of_launch) {
             const unsigned all[] = {t % size.x,  t / size.x % size.y, t / size.x / size.y, size.x,
                                     size.y,      size.z,              l,                   emu_block.x,
                                     emu_block.y, emu_block.z,         count.x,             count.y,
-                                    count.z};
+                                    count.z,     (unsigned)behind,    LANES};
             for (const auto &s : special) w.written[s.second] = ~0u, w.at(s.second)[l] = all[s.first];
         }
     }
@@ -355,13 +398,14 @@ void kernel::step(warp &w, unsigned able) {
 void kernel::run() {
     random = emu_seed == 0 ? 0 : (random + emu_seed) * 1664525u + 1013904223u;
     for (;; epoch++) {
-        unsigned ended = 0, waiting = 0;
+        unsigned ended = 0, waiting = 0, alive = 0;
         for (unsigned n = 0; n < num_warps; n++) { /* from any, in either direction */
             const unsigned up = (n + (random >> 8)) % num_warps;
             warp          &w  = warps[random >> 7 & 1 ? num_warps - 1 - up : up];
             while (const unsigned able = w.alive & ~w.waiting) step(w, able);
             ended += w.alive == 0;
             waiting += (unsigned)__builtin_popcount(w.waiting);
+            alive += (unsigned)__builtin_popcount(w.alive);
             if (w.waiting != 0) current = &code[w.pc[__builtin_ctz(w.waiting)]];
             if (w.waiting != 0 && current->op->kind == COLLECTIVE)
                 fault("a collective that not all lanes of its mask reach");
@@ -370,7 +414,7 @@ void kernel::run() {
             });
         }
         if (ended == num_warps) return;
-        if (waiting != num_threads) fault("a barrier that not all threads reach");
+        if (waiting != (for_clients() ? alive : num_threads)) fault("a barrier that not all threads reach");
         for (unsigned n = 0; n < num_warps; n++) {
             in_turn(warps[n].waiting, [&](unsigned l) { warps[n].pc[l]++; });
             warps[n].waiting = 0;

@@ -3,7 +3,9 @@
 
    What is written here is PTX's definition (PTX ISA 9.0, chapter 9), and not a form of it is guessed: an
    instruction that is not in the table is refused by name, so .approx, and add, sub and mul of floats
-   without a rounding, which ptxas may contract. The NaN of single precision is 0x7fffffff. */
+   without a rounding, which ptxas may contract. The kernels of others may have these, for which
+   EMU_PTX_CLIENT is in the environment: the results are rounded to nearest, and nothing is contracted.
+   The NaN of single precision is 0x7fffffff. */
 
 #include "cuda_emu.h"
 
@@ -23,6 +25,8 @@ typedef std::string         string;
 typedef std::vector<string> strings;
 
 enum { LANES = 32 };
+
+bool for_clients() { return getenv("EMU_PTX_CLIENT") != NULL; }
 
 /* ---- Programs ---- */
 
@@ -82,7 +86,7 @@ struct warp {
 
 struct kernel { /* a program, and the block that runs it */
     string                     name;
-    size_t                     at; /* in the module's words, behind the name */
+    size_t                     at, end; /* in the module's words, behind the name */
     std::vector<instruction>   code;
     std::vector<unsigned>      widths;    /* of registers, in bits */
     std::map<word, unsigned>   constants; /* registers by their value */
@@ -254,6 +258,11 @@ template <class T> void define_counts(const string &type) {
         const T mask = pos >= bits ? (T)0 : (T)(low << pos);
         return pos >= bits ? b : (T)((b & ~mask) | (a << pos & mask));
     });
+    /* len bits of a from pos on */
+    define("bfe.u" + type.substr(2), [](T a, uint8_t pos, uint8_t len) -> T {
+        const T low = len >= bits ? (T)-1 : (T)(((T)1 << len) - 1);
+        return pos >= bits ? (T)0 : (T)(a >> pos & low);
+    });
 }
 
 /* Quotients in fp32 of 0 and a number, which a GPU computes in a call. */
@@ -290,6 +299,37 @@ template <class T, class N> void define_floats(const string &type) {
     define_comparison<T>("geu", type, [](N a, N b) { return !(a < b); });
     define_comparison<T>("num", type, [](N a, N b) { return a == a && b == b; });
     define_comparison<T>("nan", type, [](N a, N b) { return a != a || b != b; });
+}
+
+/* 'n' to nearest, ties to even; 'z' to zero; 'm' down; 'p' up. */
+long double rounded(long double x, char how) {
+    return how == 'n' ? rintl(x) : how == 'z' ? truncl(x) : how == 'm' ? floorl(x) : ceill(x);
+}
+
+/* Down: what nearest gives, or the float below it. In doubles the product is exact, and so is the error. */
+inline float fma_down(float a, float b, float c) {
+    const double x = (double)a * b, sum = x + c, part = sum - x, error = (x - (sum - part)) + (c - part);
+    const float  near = (float)sum;
+    return near > sum || (near == sum && error < 0) ? std::nextafter(near, -INFINITY) : near;
+}
+template <class T> void define_for_clients(const string &type) {
+    const auto as_double = [&](const char *name, double (*f)(double)) {
+        define(name + type, [f](T a) -> T { return (float)f((float)a); });
+    };
+    for (const string name : {"add", "sub", "mul"}) table[name + type] = table[name + ".rn" + type];
+    for (const string name : {"div.full", "div.approx"}) table[name + type] = table["div.rn" + type];
+    for (const string name : {"rcp", "sqrt"}) table[name + ".approx" + type] = table[name + ".rn" + type];
+    as_double("rsqrt.approx", [](double a) { return 1 / sqrt(a); });
+    as_double("ex2.approx", [](double a) { return exp2(a); });
+    as_double("lg2.approx", [](double a) { return log2(a); });
+    as_double("sin.approx", [](double a) { return sin(a); });
+    as_double("cos.approx", [](double a) { return cos(a); });
+    as_double("tanh.approx", [](double a) { return tanh(a); });
+    for (const char how : {'n', 'z', 'm', 'p'})
+        define("cvt.r" + string(1, how) + "i" + type + ".f32",
+               [how](T a) -> T { return (float)rounded((float)a, how); });
+    define("copysign" + type, [](T a, T b) -> T { return std::copysign((float)b, (float)a); });
+    define("fma.rm" + type, [](T a, T b, T c) -> T { return fma_down(a, b, c); });
 }
 
 /* Bytes of {b, a} by the nibbles of a selector, whose high bit asks for the sign instead. */
@@ -334,11 +374,6 @@ long double decode(word w, const format &f) { /* NaN is another matter */
     const long double x  = magnitude == infinity_of(f) ? HUGE_VALL
                                                        : ldexpl(m, least_of(f) + std::max(biased - 1, 0));
     return w >> (f.bits - 1) & 1 ? -x : x;
-}
-
-/* 'n' to nearest, ties to even; 'z' to zero; 'm' down; 'p' up. */
-long double rounded(long double x, char how) {
-    return how == 'n' ? rintl(x) : how == 'z' ? truncl(x) : how == 'm' ? floorl(x) : ceill(x);
 }
 
 word encode_float(long double x, const format &f, char how) {
@@ -470,30 +505,30 @@ void store(const format &f, warp &w, const instruction &i, unsigned lanes) { /* 
     });
 }
 
-template <class T> void define_atomics(const string &type) { /* one lane after the other */
-    const auto add = [&](const char *name, unsigned from, T (*next)(T old, T a, T b)) {
-        const auto run = [next](warp &w, const instruction &i, unsigned lanes) {
-            in_turn(lanes, [&](unsigned l) {
-                char *const p = reach(w, i, l, sizeof(T), ATOMIC);
-                T           old;
-                memcpy(&old, p, sizeof old);
-                const T now = next(old, (T)w.at(i.from[1])[l], (T)w.at(i.from[i.num_from - 1])[l]);
-                memcpy(p, &now, sizeof now);
-                if (i.num_to > 0) w.at(i.to[0])[l] = (word)old & i.keep;
-            });
-        };
-        table["atom." + (name + type)] = opcode{run, 1, from, true, NEXT};
-        table["red." + (name + type)]  = opcode{run, 0, from, true, NEXT};
+template <class T> void define_atomic(const string &name, unsigned from, T (*next)(T old, T a, T b)) {
+    const auto run = [next](warp &w, const instruction &i, unsigned lanes) { /* one after the other */
+        in_turn(lanes, [&](unsigned l) {
+            char *const p = reach(w, i, l, sizeof(T), ATOMIC);
+            T           old;
+            memcpy(&old, p, sizeof old);
+            const T now = next(old, as<T>::get(w.at(i.from[1])[l]), as<T>::get(w.at(i.from[i.num_from - 1])[l]));
+            memcpy(p, &now, sizeof now);
+            if (i.num_to > 0) w.at(i.to[0])[l] = as<T>::put(old) & i.keep;
+        });
     };
-    add("add", 2, [](T old, T a, T) -> T { return (T)((word)old + (word)a); });
-    add("min", 2, [](T old, T a, T) -> T { return a < old ? a : old; });
-    add("max", 2, [](T old, T a, T) -> T { return a > old ? a : old; });
-    add("and", 2, [](T old, T a, T) -> T { return old & a; });
-    add("or", 2, [](T old, T a, T) -> T { return old | a; });
-    add("xor", 2, [](T old, T a, T) -> T { return old ^ a; });
-    add("inc", 2, [](T old, T a, T) -> T { return old >= a ? 0 : old + 1; });
-    add("exch", 2, [](T, T a, T) -> T { return a; });
-    add("cas", 3, [](T old, T a, T b) -> T { return old == a ? b : old; });
+    table["atom." + name] = opcode{run, 1, from, true, NEXT};
+    table["red." + name]  = opcode{run, 0, from, true, NEXT};
+}
+template <class T> void define_atomics(const string &type) {
+    define_atomic<T>("add" + type, 2, [](T old, T a, T) -> T { return (T)((word)old + (word)a); });
+    define_atomic<T>("min" + type, 2, [](T old, T a, T) -> T { return a < old ? a : old; });
+    define_atomic<T>("max" + type, 2, [](T old, T a, T) -> T { return a > old ? a : old; });
+    define_atomic<T>("and" + type, 2, [](T old, T a, T) -> T { return old & a; });
+    define_atomic<T>("or" + type, 2, [](T old, T a, T) -> T { return old | a; });
+    define_atomic<T>("xor" + type, 2, [](T old, T a, T) -> T { return old ^ a; });
+    define_atomic<T>("inc" + type, 2, [](T old, T a, T) -> T { return old >= a ? 0 : old + 1; });
+    define_atomic<T>("exch" + type, 2, [](T, T a, T) -> T { return a; });
+    define_atomic<T>("cas" + type, 3, [](T old, T a, T b) -> T { return old == a ? b : old; });
 }
 
 /* ---- Between lanes ---- */
@@ -602,6 +637,14 @@ void define_all() {
     counted("griddepcontrol.launch_dependents", 0, NEXT, &num_grid_controls);
 }
 
+void define_all_for_clients() {
+    const auto stop = [](warp &, const instruction &, unsigned) { fault("an assertion that fails"); };
+    define_for_clients<float>(".f32"), define_for_clients<flushed>(".ftz.f32");
+    define_atomic<float>("add.f32", 2, [](float old, float a, float) -> float { return old + a; });
+    table["barrier.sync"] = table["bar.sync"];
+    table["call.uni.__assertfail"] = opcode{stop, 0, ANY, true, NEXT};
+}
+
 /* NULL: unknown. i: its operands; its space is found here. Of memory a name is
    [.volatile][.space][.hint][.v2|.v4], then an operation and a type. */
 const opcode *find_opcode(const string &name, instruction *i) {
@@ -616,6 +659,7 @@ const opcode *find_opcode(const string &name, instruction *i) {
     const bool   vectors = family == "ld" || family == "st";
     const auto   take    = [&](bool is) { return is && (parts.erase(parts.begin() + 1), true); };
     if (table.empty()) define_all();
+    if (for_clients() && table.count("add.f32") == 0) define_all_for_clients();
     if (parts.size() > 1 && (vectors || family == "atom" || family == "red")) {
         take(vectors && parts[1] == "volatile");
         if (spaces.count(parts[1])) i->where = spaces.at(parts[1]), take(true);

@@ -12,6 +12,7 @@
 typedef std::vector<uint64_t> numbers;
 typedef std::string           string;
 
+static size_t       shared_bytes; /* that a launch asks for */
 static const string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
 static numbers launch(const string &text, unsigned threads, numbers data) {
@@ -21,7 +22,7 @@ static numbers launch(const string &text, unsigned threads, numbers data) {
     CHECK_EQ_INT(cudaMalloc(&device, bytes), cudaSuccess);
     CHECK_EQ_INT(cudaMemcpy(device, data.data(), bytes, cudaMemcpyHostToDevice), cudaSuccess);
     void *args[] = {&device};
-    CHECK_EQ_INT(emu_launch([] {}, dim3(1), dim3(threads), 0, NULL, emu_ptx_body("k", args)),
+    CHECK_EQ_INT(emu_launch([] {}, dim3(1), dim3(threads), shared_bytes, NULL, emu_ptx_body("k", args)),
                  cudaSuccess);
     CHECK_EQ_INT(cudaMemcpy(data.data(), device, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
     cudaFree(device);
@@ -130,6 +131,8 @@ static const line integers[] = {
     {"clz.b64 $0, $1", "rd", {{64, 0}, {63, 1}}},
     {"bfi.b32 $0, $1, $2, $3, $4", "rrrrr", {{0xff0, 0xffffffff, 0, 4, 8}, {0xf0000000, 0xffffffff, 0, 28, 8},
         {7, 0xffffffff, 7, 4, 0}, {7, 0xffffffff, 7, 32, 8}, {0x12345678, 0x12345678, 0, 0, 32}}},
+    {"bfe.u32 $0, $1, $2, $3", "rrrr", {{0xab, 0xcdab1234, 16, 8}, {0xffffffff, 0xffffffff, 0, 32},
+        {1, 0x80000000, 31, 8}, {0, 0xffffffff, 32, 8}, {0, 0xffffffff, 0, 0}}},
     {"prmt.b32 $0, $1, $2, $3", "rrrr", {{0x77553311, 0x33221100, 0x77665544, 0x7531},
         {0x33221100, 0x33221100, 0x77665544, 0x3210}, {0x808080ff, 0x80, 0, 0x0008}, {0, 0x7f, 0, 0x8888}}},
     {"selp.b32 $0, $1, $2, $3", "rrrp", {{5, 5, 6, 1}, {6, 5, 6, 0}}},
@@ -306,6 +309,20 @@ TEST(memory, "shared, local and vectors; barriers between warps; atomics; scopes
     CHECK_EQ_U64(outs("mov.u32 %out, 1;\n{ .reg .b32 %out, low; mov.u32 low, 2; mov.u32 %out, low; }\n", 1)[0], 1);
 }
 
+TEST(declarations, "extern shared memory begins behind the kernel's own; words of global and const memory") {
+    const string two = string(shared) + ".extern .shared .align 16 .b8 more[];\n";
+    const string put = "mov.u32 %r1, more;\nmov.u32 %r2, room;\nst.shared.u32 [more+8], %tid;\n"
+                       "ld.shared.u32 %r3, [%r1+8];\nsub.s32 %out, %r1, %r2;\nadd.s32 %out, %out, %r3;";
+    shared_bytes = 12;
+    CHECK_EQ_U64(outs(put, 1, two)[0], 256);
+    CHECK_EQ_U64(outs("st.shared.u64 [more], %at;\nmov.u32 %out, more;", 1, two)[0], 0); /* of room nothing is used */
+    shared_bytes = 0;
+    const string words = ".global .align 4 .u32 word = 5;\n.const .align 4 .b32 all[3] = {7, -8};\n";
+    CHECK_EQ_U64(outs("ld.global.u32 %out, [word];", 1, words)[0], 5);
+    CHECK_EQ_U64(outs("mov.u64 %d1, all;\nld.const.u32 %out, [%d1+4];", 1, words)[0], 0xfffffff8);
+    CHECK_EQ_U64(outs("ld.const.u32 %out, [all+8];\nadd.s32 %out, %out, WARP_SZ;", 1, words)[0], 32);
+}
+
 /* ---------------------------------------------------------------- last words */
 
 static void dies(const string &body, unsigned threads, const char *words,
@@ -376,6 +393,37 @@ TEST(not_selected, "what selp does not take need not be written: compilers leave
     CHECK_EQ_U64(outs("add.s32 %r2, %r1, 1;\nmov.u32 %out, 3;", 1)[0], 3);
 }
 
+/* ---------------------------------------------------------------- clients, who may do more */
+
+static const uint32_t TWO = 0x40000000, HALF = 0x3f000000, TINY = 0x30800000, LESS = 0xa1800000; /* 2^-30, -2^-60 */
+
+static const line of_clients[] = {
+    {"add.f32 $0, $1, $2", "rrr", {{TWO, ONE, ONE}}},
+    {"mul.ftz.f32 $0, $1, $2", "rrr", {{ONE, TWO, HALF}, {0, TWO, 1}}},
+    {"fma.rm.f32 $0, $1, $2, $3", "rrrr", {{ONE, ONE, ONE, TINY}, {0x3f7fffff, ONE, ONE, 0xb0800000},
+     {0x3f7fffff, ONE, ONE, LESS}, {0xbf800001, 0xbf800000, ONE, LESS}, {TWO, ONE, ONE, ONE}}},
+    {"div.approx.ftz.f32 $0, $1, $2", "rrr", {{TWO, ONE, HALF}}},
+    {"rcp.approx.ftz.f32 $0, $1", "rr", {{HALF, TWO}}},
+    {"rsqrt.approx.f32 $0, $1", "rr", {{HALF, 0x40800000}}},
+    {"ex2.approx.ftz.f32 $0, $1", "rr", {{0x40800000, TWO}, {0, 0xc3480000}}},
+    {"lg2.approx.f32 $0, $1", "rr", {{TWO, 0x40800000}}},
+    {"cvt.rzi.f32.f32 $0, $1", "rr", {{0xbf800000, 0xbfc00000}}},
+    {"cvt.rmi.f32.f32 $0, $1", "rr", {{0xc0000000, 0xbfc00000}}},
+    {"cvt.rni.f32.f32 $0, $1", "rr", {{TWO, 0x40200000}}},
+    {"copysign.f32 $0, $1, $2", "rrr", {{0xbf800000, 0x80000000, ONE}}},
+};
+
+TEST(clients, "EMU_PTX_CLIENT: what may be contracted or approximate; threads that end before a barrier") {
+    setenv("EMU_PTX_CLIENT", "1", 1);
+    for (const line &l : of_clients) check_line(l);
+    CHECK_EQ_U64(outs("atom.global.add.f32 %r1, [%base+8], 0f3F800000;\nld.global.u32 %out, [%base+8];", 32)[0],
+                 0x42000000);
+    CHECK_EQ_U64(outs("mov.u32 %out, 3;\nsetp.lt.u32 %p1, %tid, 40;\n@%p1 bra $L;\nbarrier.sync 0;\n$L:\n", 64)[63], 3);
+    dies("{ .param .b64 p;\nst.param.b64 [p], 0;\ncall.uni __assertfail, (p, p, p, p, p); }\n", 1,
+         "an assertion that fails");
+    unsetenv("EMU_PTX_CLIENT");
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(values_of_integers);
@@ -384,7 +432,9 @@ int main(int argc, char **argv) {
     RUN(shuffles);
     RUN(divergence);
     RUN(memory);
+    RUN(declarations);
     RUN(last_words);
     RUN(not_selected);
+    RUN(clients); /* their instructions are known from there on */
     return test_end();
 }
