@@ -725,7 +725,7 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
 
 /* ------------------------------------------------------------------ >>api  cuda
    Functions of amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on
-   a stream. None allocates or waits, all can be captured in a graph; the bits are the CPU's. */
+   a stream. Except as said, none allocates or waits, and a graph can capture all. */
 
 /* Make a backend of stream (NULL: the default stream). prepare, load, save and calls that return
    a value (begin_step, _loss_scale, _status, _stats) wait for it; in a capture of it they are
@@ -1282,8 +1282,8 @@ typedef struct amp_session_desc {
 
 /* Start a session. Zero *session before its first start; do not move it while it runs. desc NULL:
    all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY override desc, with the
-   errors of amp_optimizer_desc_from_env and amp_autocast_from_env; fp16 that they ask for brings
-   a loss scale. Only start allocates. Products on another stream than backend's stay fp32. In an
+   errors of amp_optimizer_desc_from_env and amp_autocast_from_env; if they ask for fp16, the loss
+   scale is on. Only start allocates. Products on another stream than backend's stay fp32. In an
    iteration scale the loss, unscale gradients (with momentum: as amp_optimizer_carry says), step
    unless scaler->found_inf, update the scaler, call amp_session_changed. A loop's own Adam is at
    step scaler->good + 1. End sessions in reverse order: each restores the autocast before it.
