@@ -102,7 +102,7 @@
 
    bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE still skips a step whose
    gradients are not finite; scaler.disabled does not. With neither, the scale starts at 65536 in
-   every dtype, and steps are refused (AMP_ERROR_BAD_STATE) until you have asked for the scale.
+   every dtype, and steps are AMP_ERROR_BAD_STATE until you have called _loss_scale (or _ptr).
 
    Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
@@ -135,11 +135,11 @@
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum. Where
-   machines must agree, call amp_cpu_force_tier("avx512"), or "neon". A row of C has the same bits
-   for any m and at any place, except with AMP_CBLAS. Three tiers have bits of their own, AMX and
-   BFMMLA only from m and n of 2 and m n k of 2^15 on: a row has one set of bits below that bound
-   and one above. In a scope fp16 has another bound, from which it is rounded: m and n above 16, m
-   n k of 2^17. In all three bf16 subnormals and sums below 2^-126 count as 0:
+   machines must agree, call amp_cpu_force_tier("avx512"), or "neon". In these tiers a row of C has
+   the same bits for any m and at any place, but not with AMP_CBLAS. Three tiers have bits of their
+   own: AVX512_BF16 for all m; AMX and BFMMLA from m and n of 2 and m n k of 2^15 on, where a row
+   changes its bits. A scope of fp16, without an override, rounds on AMX alone, from m and n of 17
+   and m n k of 2^17 on. In all three bf16 subnormals and sums below 2^-126 count as 0:
        AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
            even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
            but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
@@ -175,7 +175,7 @@
    -lcublas -lcublasLt (with gcc also -lcudart -lstdc++). Make a backend of your stream, set
    desc.backend to it, and pass device memory to the functions of amp_optimizer and amp_gemm:
        amp_cuda_backend(&gpu, stream, cublas_handle); desc.backend = &gpu;
-   amp_cast and amp_scaler_* have twins, amp_cuda_*. A fused step is two kernel launches.
+   amp_cast and two of amp_scaler_* have twins, amp_cuda_*. A fused step is two launches.
    Experimental: no GPU has run it yet. An emulator shows the bits; costs are counts of
    instructions, loads and bytes. tests/README.md says what is left to a GPU.
 
@@ -210,8 +210,8 @@
        AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
                             >>api cblas
        AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
-       -O2                  with it, no macro: clang -O0 makes fp32 50 times slower; gcc optimizes
-                            amp.h even without -O
+       -O2                  with it, no macro: clang -O0 makes fp32 50 times slower; gcc compiles
+                            amp.h as by -O2, whatever -O is
        AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 2,000 times slower)
        -fopenmp             with it, no macro: threads share the work on large arrays
        AMP_NO_AUTOCAST      everywhere: without autocast and session
@@ -275,9 +275,9 @@
               optimizer (Muon) beside AdamW's behind one check, norm, clip factor and skip; files
               with such have a flag, for which 0.7.0 takes them for newer.
               Small products and few rows are multiplied where they lie. The bits of a row of C no
-              longer depend on m: products of bf16 have other bits in the tier "avx512_bf16" where m
-              or n is 1 or m n k below 2^15, and a scope rounds by n and k alone.
-              AMP_IMPLEMENTATION under -std=c89 or -ansi is one error that says C99.
+              longer depend on m (>>numbers): products of bf16 have other bits in the tier
+              "avx512_bf16" if m or n is 1 or m n k below 2^15; a scope of bf16 rounds by n and k.
+              gcc compiles amp.h at one level, whatever -O says; -std=c89 and -ansi are one error.
               In code for 0.7.0 change:
                   amp_optimizer_advice          amp_report_advice and its codes, in
                                                 examples/amp_report.h
@@ -351,7 +351,7 @@ extern "C" {
      a loop that owns its memory                 amp_scaler
      an optimizer of your own                    amp_optimizer_begin_step, _end_step
      no optimizer yet                            amp_optimizer_step
-     a trainer on cuBLAS or cblas_sgemm          amp_session, AMP_CBLAS_DROP_IN
+     a trainer on cblas_sgemm, on cuBLAS         amp_session, AMP_CBLAS_ or AMP_CUBLAS_DROP_IN
      a framework with its own optimizers         amp_cast, amp_scaler
      several ranks                               amp_optimizer_desc.ranks
      inference                                   amp_cast, amp_gemm, amp_autocast
@@ -594,7 +594,7 @@ typedef struct amp_optimizer_desc {
 
 typedef struct amp_status {
     double   norm;         /* global norm of the unscaled gradients (finite elements), unclipped */
-    float    clip_factor;  /* 1, or what brings norm down to max_norm                            */
+    float    clip_factor;  /* 1, or what brings norm down to max_norm; a skip does not use it    */
     float    loss_scale;   /* for the next backward                                              */
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
@@ -741,8 +741,8 @@ extern int amp_cuda_code(void);
 extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
                                       amp_stream stream);
 
-/* Twins of amp_cast (in place only between fp16 and bf16) and amp_scaler_*. A scaler stays as it
-   is if it was not initialized, or if nothing was checked before its update. */
+/* Twins of amp_cast (in place only between fp16 and bf16) and two of amp_scaler_*. Init a scaler
+   on the host and copy it. It stays as it is without init, and updates only after a check. */
 extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                                 size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src,
@@ -1274,8 +1274,8 @@ typedef struct amp_session_desc {
     size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
     amp_allocator      allocator; /* on a CPU alone; zero: malloc and free                      */
     amp_scaler_desc    scaler;    /* zero: default, or a scale of 1 if this desc has no fp16      */
-    amp_dtype          dtype;     /* low; zero: fp16, or bf16 without a cache where it pays
-                                     (amp_capability_of)                                         */
+    amp_dtype          dtype;     /* low; zero: bf16 where it pays (amp_capability_of) and there
+                                     is no cache, else fp16                                      */
     const char        *policy;    /* NULL, or words of amp_autocast_override, none against dtype  */
     char              *problem;   /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong             */
 } amp_session_desc;
@@ -1283,11 +1283,12 @@ typedef struct amp_session_desc {
 /* Start a session. Zero *session before its first start; do not move it while it runs. desc NULL:
    all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY override desc, with the
    errors of amp_optimizer_desc_from_env and amp_autocast_from_env; if they ask for fp16, the loss
-   scale is on. Only start allocates. Products on another stream than backend's stay fp32. In an
-   iteration scale the loss, unscale gradients (with momentum: as amp_optimizer_carry says), step
-   unless scaler->found_inf, update the scaler, call amp_session_changed. A loop's own Adam is at
-   step scaler->good + 1. End sessions in reverse order: each restores the autocast before it.
-   AMP_ERROR_BAD_STATE: *session runs, perhaps below another one or in another thread. */
+   scale is on. Only start allocates, and large products use malloc. Products on another stream
+   than backend's stay fp32. In an iteration scale the loss, unscale gradients (with momentum: as
+   amp_optimizer_carry says), step unless scaler->found_inf, update the scaler, call
+   amp_session_changed. A loop's own Adam is at step scaler->good + 1. End sessions in reverse
+   order: each restores the autocast before it. AMP_ERROR_BAD_STATE: *session runs, perhaps below
+   another one or in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
 

@@ -34,7 +34,7 @@ FLAGS_clang       := -O2
 FLAGS_clang-ofast := -O3 -ffast-math -march=native
 FLAGS_sanitize    := -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_aarch64     := -O2 -static
-FLAGS_model       := -O1 -DTEST_MODEL -Wno-psabi
+FLAGS_model       := -O1 -DAMP_DEBUG -DTEST_MODEL -Wno-psabi
 FLAGS_model-sanitize := $(FLAGS_sanitize) -DTEST_MODEL -Wno-psabi
 FLAGS_s390x       := -O2 -static
 WARN_clang-ofast  := -Wno-unknown-warning-option -Wno-invalid-feature-combination # clang 19's own, on AVX10

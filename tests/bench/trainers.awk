@@ -33,7 +33,7 @@ END {
     if (failed || !n) exit 1
     height = top + n * step + 46
     printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 %d\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\">\n", height
-    title = sprintf("Trainers with amp.h: %.1f to %.1f times as fast, the same loss to %d %%", slowest, fastest, int(100 * most_apart) + 1)
+    title = sprintf("%d trainers with amp.h in bf16: %.1f to %.1f times as fast, loss within %d %%", n, slowest, fastest, int(100 * most_apart) + 1)
     print "  <title>" title "</title>"
     print "  <style>"
     print "    text{fill:#222}.soft{fill:#555}.head{font-size:17px;font-weight:bold}.name{font-weight:bold}.end{text-anchor:end}"
@@ -44,7 +44,7 @@ END {
     printf "  <rect width=\"720\" height=\"%d\" rx=\"10\" class=\"paper\"/>\n", height
     text(16, 32, "head", title)
     bar(16, 48, 11, 11, "own");   text(32, 58, "soft", "as it is")
-    bar(112, 48, 11, 11, "fp32"); text(128, 58, "soft", "a faster fp32 product: amp.h (ggml: OpenBLAS)")
+    bar(112, 48, 11, 11, "fp32"); text(128, 58, "soft", "fp32, by amp.h (ggml, darknet: by OpenBLAS)")
     bar(464, 48, 11, 11, "bf16"); text(480, 58, "soft", "amp.h in bf16")
     text(left, 86, "soft", "speed"); text(634, 86, "soft end", "loss: as it is"); text(704, 86, "soft end", "bf16")
     for (i = 1; i <= n; i++) {

@@ -135,7 +135,7 @@ programs() { # programs COMPILER: both
     $1 -O0 -Wall -Wextra -Werror -I. "$out/fast.c" -o "$out/fast" -lm > "$out/log" 2>&1 &&
         "$out/fast" | grep '^step' > "$out/log" && [ -s "$out/expected" ] && diff "$out/expected" "$out/log" >> "$out/log"
     check "$1: the program at the top of amp.h prints a loss that falls" $?
-    $1 -O0 -Wall -Wextra -Werror -I. "$out/layer.c" -o "$out/layer" -lm > "$out/log" 2>&1 && "$out/layer"
+    $1 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/layer.c" -o "$out/layer" -lm > "$out/log" 2>&1 && "$out/layer"
     check "$1: README's layer, forward and backward, has the numbers of loops" $?
     $1 -O0 -Wall -Wextra -Werror -I. "$out/adamw.c" -o "$out/adamw_run" -lm > "$out/log" 2>&1 &&
         "$out/adamw_run" > "$out/log" && awk '/^step/ {rows++; first = rows == 1 ? $4 : first; last = $4}
@@ -171,10 +171,10 @@ esac
 programs "${CC:-gcc} -std=c99"
 
 # Members by name in a product's arguments are C99, or C++20 with a cast of each size.
-${CC:-gcc} -std=c99 -O0 -Wall -Wextra -Werror -I. "$out/gemm.c" -o "$out/gemm" -lm > "$out/log" 2>&1 && "$out/gemm"
+${CC:-gcc} -std=c99 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/gemm.c" -o "$out/gemm" -lm > "$out/log" 2>&1 && "$out/gemm"
 check "README's gemm adds op(A) op(B) to C, as loops do, and rounds to bf16" $?
 for blas in -lopenblas -lcblas -lblas none; do
-    ${CC:-gcc} -std=c99 -O0 -Wall -Wextra -Werror -I. "$out/cblas.c" -o "$out/cblas" $blas -lm > "$out/log" 2>&1 && break
+    ${CC:-gcc} -std=c99 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/cblas.c" -o "$out/cblas" $blas -lm > "$out/log" 2>&1 && break
 done
 printf '%s\n' '#include <cblas.h>' > "$out/has.c"
 if ! ${CC:-gcc} -fsyntax-only "$out/has.c" 2> "$out/has.log"; then skip 'cblas' 'no <cblas.h>'; else
