@@ -1247,6 +1247,7 @@ TEST(insane_numbers, "law 12: right sums around a learning rate, lr_scale or wei
     insane(&s, &p, SCALER_AT + 4, 0);            /* hysteresis_tracker */
     insane(&s, &p, SCALER_AT + 4, 3);            /* more than hysteresis */
     insane(&s, &p, SCALER_AT + 14, 0);           /* hysteresis */
+    insane(&s, &p, SCALER_AT + 6, bits64(3.0));  /* next_scale: scale is another */
     insane(&s, &p, SCALER_AT + 12, bits64(0.0)); /* backoff_factor: this preset has two */
     insane(&s, &p, SCALER_AT + 15, bits32(1e6f)); /* min_scale above max_scale */
     insane(&s, &p, CONTROL_AT + 21, bits64(0.5)); /* tolerance: that of another preset */
