@@ -5690,8 +5690,12 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
 
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
     amp_gate   gate   = {0, 0.0f, 0};
-    amp_result result = amp_optimizer_check(opt);
+    amp_result result = ampi_can_step(opt, 0);
     if (!opt) return false;
+    if (result == AMP_OK && opt->backend.functions->capture_fn &&
+        opt->backend.functions->capture_fn(&opt->backend))
+        result = ampi_captured(opt, AMP_ERROR_UNSUPPORTED);
+    if (result == AMP_OK) result = amp_optimizer_check(opt);
     if (result == AMP_OK) {
         result = amp_optimizer_unscale(opt);
         if (result == AMP_OK)
