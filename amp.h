@@ -5692,9 +5692,7 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
     amp_gate   gate   = {0, 0.0f, 0};
     amp_result result = ampi_can_step(opt, 0);
     if (!opt) return false;
-    if (result == AMP_OK && opt->backend.functions->capture_fn &&
-        opt->backend.functions->capture_fn(&opt->backend))
-        result = ampi_captured(opt, AMP_ERROR_UNSUPPORTED);
+    if (result == AMP_OK) result = ampi_rebind(opt, 0, 0, NULL, NULL); /* refuses a capture */
     if (result == AMP_OK) result = amp_optimizer_check(opt);
     if (result == AMP_OK) {
         result = amp_optimizer_unscale(opt);
