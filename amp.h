@@ -210,9 +210,9 @@
        AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
                             >>api cblas
        AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
-       -O2                  with it, no macro: clang -O0 makes fp32 50 times slower; gcc compiles
-                            amp.h as by -O2, whatever -O is
-       AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 2,000 times slower)
+       -O2                  with it, no macro: clang -O0 makes fp32 40 to 80 times slower; gcc
+                            compiles amp.h as by -O2, whatever -O is
+       AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 25 times slower)
        -fopenmp             with it, no macro: threads share the work on large arrays
        AMP_NO_AUTOCAST      everywhere: without autocast and session
        AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks,
@@ -239,7 +239,7 @@
             before you go on. If a backend fails in prepare, models may have been written. After a
             second begin_step, end_step completes the step, then returns the error. A refused init
             (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry.
-   Silence  A step without any gradient is an error. For mistakes that no call can refuse, see
+   Silence  A step of tensors without any gradient is an error. Mistakes that no call can refuse:
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
             AMP_INLINE_TENSORS tensors, prepare, save and load while they work, amp_session_start;
@@ -366,7 +366,7 @@ typedef enum amp_result {
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
     AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
-    AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; a size of a product on CUDA above 2^31    */
+    AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; too many; a size of 2^31 on CUDA, or more */
     AMP_ERROR_BAD_STATE,        /* something must come first: a check, a scaled loss, a report    */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
@@ -668,8 +668,8 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
 
 /* To and from a file. More errors: _NOT_FOUND, _TRUNCATED; _CORRUPT for bytes behind the end.
    Saving writes path.new, flushes it and renames it: whenever the machine stops, path holds the
-   old state or the new one (POSIX, Windows). On POSIX a symbolic link is followed, a file keeps
-   its mode, and what is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
+   old state or the new one (POSIX, Windows). On POSIX saving follows a symbolic link, keeps the
+   mode of a file, and refuses what is no file: _UNSUPPORTED. A path has less than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -855,8 +855,8 @@ struct amp_gemm_args {
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
-/* Bytes of workspace for products up to m, n and k with OpenMP's threads of now: about 1.1 MB
-   each, 3.2 MB if k is above 512. A CPU packs matrices in backend->workspace if it is that large;
+/* Bytes of workspace for products up to m, n and k with OpenMP's threads of now: about 1.3 MB
+   each, 3.6 MB if k is above 512. A CPU packs matrices in backend->workspace if it is that large;
    else in memory from malloc, freed on return, if m n k is above 2^22; else, or without that
    memory (slower), on the stack. Stack: at most 128 KiB (140 at -O0; small products, always
    there, 96; all other calls 64). On AMX a C that begins at no multiple of 64 costs up to a
@@ -895,12 +895,12 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    never calls it: end the others, which wait for it. AMP_ERROR_MISMATCH of prepare: tensors or
    descs differ, numbers are not 0 to count - 1, another rank failed.
 
-   save_file writes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
-   and path, which names them. Whatever fails, path names the old set or the new one, whole; files
-   that it does not name are left from a save that was cut short. load_file loads any set, and any
-   file of one optimizer, on any number of ranks (if not the set's, each has all files in memory);
-   then all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of
-   two runs. All ranks use one path that all see. Callbacks save and load one shard;
+   save_file writes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped;
+   T-1 if saved again), and path, which names them. Whatever fails, path names the old set or the
+   new one, whole; others are of a save that was cut short. load_file loads any set, and any file
+   of one optimizer, on any number of ranks (if not the set's, each has all files in memory); then
+   all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of two
+   runs. All ranks use one path that all see. Callbacks save and load one shard;
    amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
 
 typedef struct amp_ranks {
