@@ -96,7 +96,7 @@
    rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in shards, or with rows.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
-   norm is the global one of all unscaled gradients. A skipped step clips nothing; its norm is
+   norm is that of all unscaled gradients together. A skipped step clips nothing; its norm is
    that of the finite elements. Bias correction counts status.steps, the steps taken, and a
    schedule should, too. Save and evaluate the masters; for 16-bit inference save the copies, too.
 
@@ -138,7 +138,7 @@
    machines must agree, call amp_cpu_force_tier("avx512"), or "neon". In these tiers a row of C has
    the same bits for any m and at any place, but not with AMP_CBLAS. Three tiers have bits of their
    own: AVX512_BF16 for all m; AMX and BFMMLA from m and n of 2 and m n k of 2^15 on, where a row
-   changes its bits. A scope of fp16, without an override, rounds on AMX alone, from m and n of 17
+   changes its bits. In a scope of fp16 without an override only AMX rounds, from m and n of 17
    and m n k of 2^17 on. In all three bf16 subnormals and sums below 2^-126 count as 0:
        AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
            even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
@@ -651,7 +651,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* A state is what decides how training goes on: masters, moments, step count, scaler, learning
    rate, the numbers of the desc and of tensors. Load replaces them all, except: the learning rate
-   stays if the file has none, and the scaler starts afresh if only that of the file was disabled.
+   stays if the file has none, and the scaler starts afresh if only the file's was disabled.
    Not in the file: gradients, what your optimizer stores, your data's order, and model copies,
    which are written from masters, so dtype may differ. Files since 0.6.0 are read; all machines
    have one format (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns
@@ -680,7 +680,7 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
    AMP_LOSS_SCALE: a number, or dynamic. AMP_ENABLE: 0 is fp32 and scaler.disabled, whatever the
    others say; 1 is not disabled, and fp16 where dtype is AMP_F32. Without AMP_LOSS_SCALE,
    AMP_DTYPE=bf16 makes a zero desc.scaler AMP_PRESET_NONE, and a change to fp16 brings the
-   default scale where desc.scaler is AMP_PRESET_NONE, disabled or, of bf16, STATIC of at most 1.
+   default scale where desc.scaler is AMP_PRESET_NONE or disabled or, for bf16, STATIC up to 1.
    Storage: >>api storage. Capitals, underscores and blanks do not matter. *variable and *value
    (pointers that may be NULL) tell what cannot be read: AMP_ERROR_INVALID_CONFIG. */
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
@@ -784,7 +784,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
 /* For gradient buffers that carry momentum (Darknet). Call it instead of your scal(momentum,
    grad), after end_step and the update of a shared scaler. Each gradient becomes momentum * loss
-   scale times amp_optimizer_grad of the last step that was taken with one. Does not wait; a graph
+   scale times its amp_optimizer_grad of the last step taken with it. Does not wait; a graph
    stores this momentum. Save amp_optimizer_grad beside the state; after a load write it back (or
    zeros), and call this. AMP_ERROR_UNSUPPORTED: unscale_in_place, fused kinds.
    AMP_ERROR_BAD_STATE: the step had no unscale. With amp_scaler alone: check all; if found_inf is
@@ -1042,7 +1042,7 @@ typedef struct amp_tensor_report {
        3.1); those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
     /* weights that are inf or NaN (in the model where masters are not fp32). Counted only if
-       amp_report.nans is not 0 and the scale is 1 or less, or ten steps in a row were skipped */
+       amp_report.nans is not 0, and the scale is 1 or less or ten steps in a row were skipped */
     uint64_t    bad_weights;
     /* magnitudes that are finite and not 0: bin b counts those from 2^(4 b - 127) on and below
        2^(4 b - 123), bin 0 all smaller ones, too. A skipped step counts no weights */
@@ -1070,8 +1070,8 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16
    models, too; how they round: >>core storage. A state file has desc.seed.
 
-   A tensor with own is stored in fp32. So is one with keep_fp32, except for the moments of a
-   storage of its own whose master is F32. Where masters are not fp32, prepare copies weight, then
+   A tensor with own is stored in fp32. So is one with keep_fp32; only a storage of its
+   own, with a master of F32, changes its moments. Where masters are not fp32, prepare copies weight, then
    fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, a session refuses the optimizer.
    A file loads if its moments and masters have the same formats (24BIT and SR also need its type
@@ -1142,10 +1142,10 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
    says of AMP_OP_GEMM: into the cache of a session, if it has one; else a CPU rounds them, as
    amp_gemm_args.compute does, where an override names the op or where that is faster
    (ampi_rounding_pays has the bounds). Nothing is cast if compute is set, if a cache has no room,
-   or if all is fp32 and n k is below 2^10 or AMP_CBLAS is Apple's, which is faster. */
+   or if all is fp32 and either n k is below 2^10 or AMP_CBLAS is Apple's. */
 #ifndef AMP_NO_AUTOCAST
 
-/* A scope, from push to pop. Zero is inherited from the scope around it; outermost: on. */
+/* A scope, from push to pop. Zero takes what the scope around it has; the outermost is on. */
 typedef enum amp_autocast_mode {
     AMP_AUTOCAST_INHERIT = 0, AMP_AUTOCAST_ON, AMP_AUTOCAST_OFF
 } amp_autocast_mode;
