@@ -1070,8 +1070,8 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16
    models, too; how they round: >>core storage. A state file has desc.seed.
 
-   A tensor with own is stored in fp32. So is one with keep_fp32; only a storage of its
-   own, with a master of F32, changes its moments. Where masters are not fp32, prepare copies weight, then
+   A tensor with own is stored in fp32. So is one with keep_fp32; only a storage of its own, with a
+   master of F32, changes its moments. Where masters are not fp32, prepare copies weight, then
    fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, a session refuses the optimizer.
    A file loads if its moments and masters have the same formats (24BIT and SR also need its type
