@@ -96,7 +96,7 @@
    rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in shards, or with rows.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
-   norm is the global one of all unscaled gradients. A skipped step clips nothing; its norm is
+   norm is that of all unscaled gradients together. A skipped step clips nothing; its norm is
    that of the finite elements. Bias correction counts status.steps, the steps taken, and a
    schedule should, too. Save and evaluate the masters; for 16-bit inference save the copies, too.
 
@@ -138,7 +138,7 @@
    machines must agree, call amp_cpu_force_tier("avx512"), or "neon". In these tiers a row of C has
    the same bits for any m and at any place, but not with AMP_CBLAS. Three tiers have bits of their
    own: AVX512_BF16 for all m; AMX and BFMMLA from m and n of 2 and m n k of 2^15 on, where a row
-   changes its bits. A scope of fp16, without an override, rounds on AMX alone, from m and n of 17
+   changes its bits. In a scope of fp16 without an override only AMX rounds, from m and n of 17
    and m n k of 2^17 on. In all three bf16 subnormals and sums below 2^-126 count as 0:
        AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
            even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
@@ -210,9 +210,9 @@
        AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
                             >>api cblas
        AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
-       -O2                  with it, no macro: clang -O0 makes fp32 50 times slower; gcc compiles
-                            amp.h as by -O2, whatever -O is
-       AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 2,000 times slower)
+       -O2                  with it, no macro: clang -O0 makes fp32 40 to 80 times slower; gcc
+                            compiles amp.h as by -O2, whatever -O is
+       AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 25 times slower)
        -fopenmp             with it, no macro: threads share the work on large arrays
        AMP_NO_AUTOCAST      everywhere: without autocast and session
        AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks,
@@ -239,7 +239,7 @@
             before you go on. If a backend fails in prepare, models may have been written. After a
             second begin_step, end_step completes the step, then returns the error. A refused init
             (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry.
-   Silence  A step without any gradient is an error. For mistakes that no call can refuse, see
+   Silence  A step of tensors without any gradient is an error. Mistakes that no call can refuse:
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
             AMP_INLINE_TENSORS tensors, prepare, save and load while they work, amp_session_start;
@@ -366,7 +366,7 @@ typedef enum amp_result {
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
     AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
-    AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; a size of a product on CUDA above 2^31    */
+    AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; too many; a size of 2^31 on CUDA, or more */
     AMP_ERROR_BAD_STATE,        /* something must come first: a check, a scaled loss, a report    */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
@@ -651,7 +651,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* A state is what decides how training goes on: masters, moments, step count, scaler, learning
    rate, the numbers of the desc and of tensors. Load replaces them all, except: the learning rate
-   stays if the file has none, and the scaler starts afresh if only that of the file was disabled.
+   stays if the file has none, and the scaler starts afresh if only the file's was disabled.
    Not in the file: gradients, what your optimizer stores, your data's order, and model copies,
    which are written from masters, so dtype may differ. Files since 0.6.0 are read; all machines
    have one format (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns
@@ -668,8 +668,8 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
 
 /* To and from a file. More errors: _NOT_FOUND, _TRUNCATED; _CORRUPT for bytes behind the end.
    Saving writes path.new, flushes it and renames it: whenever the machine stops, path holds the
-   old state or the new one (POSIX, Windows). On POSIX a symbolic link is followed, a file keeps
-   its mode, and what is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
+   old state or the new one (POSIX, Windows). On POSIX saving follows a symbolic link, keeps the
+   mode of a file, and refuses what is no file: _UNSUPPORTED. A path has less than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -680,7 +680,7 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
    AMP_LOSS_SCALE: a number, or dynamic. AMP_ENABLE: 0 is fp32 and scaler.disabled, whatever the
    others say; 1 is not disabled, and fp16 where dtype is AMP_F32. Without AMP_LOSS_SCALE,
    AMP_DTYPE=bf16 makes a zero desc.scaler AMP_PRESET_NONE, and a change to fp16 brings the
-   default scale where desc.scaler is AMP_PRESET_NONE, disabled or, of bf16, STATIC of at most 1.
+   default scale where desc.scaler is AMP_PRESET_NONE or disabled or, for bf16, STATIC up to 1.
    Storage: >>api storage. Capitals, underscores and blanks do not matter. *variable and *value
    (pointers that may be NULL) tell what cannot be read: AMP_ERROR_INVALID_CONFIG. */
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
@@ -784,7 +784,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
 /* For gradient buffers that carry momentum (Darknet). Call it instead of your scal(momentum,
    grad), after end_step and the update of a shared scaler. Each gradient becomes momentum * loss
-   scale times amp_optimizer_grad of the last step that was taken with one. Does not wait; a graph
+   scale times its amp_optimizer_grad of the last step taken with it. Does not wait; a graph
    stores this momentum. Save amp_optimizer_grad beside the state; after a load write it back (or
    zeros), and call this. AMP_ERROR_UNSUPPORTED: unscale_in_place, fused kinds.
    AMP_ERROR_BAD_STATE: the step had no unscale. With amp_scaler alone: check all; if found_inf is
@@ -855,8 +855,8 @@ struct amp_gemm_args {
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
-/* Bytes of workspace for products up to m, n and k with OpenMP's threads of now: about 1.1 MB
-   each, 3.2 MB if k is above 512. A CPU packs matrices in backend->workspace if it is that large;
+/* Bytes of workspace for products up to m, n and k with OpenMP's threads of now: about 1.3 MB
+   each, 3.6 MB if k is above 512. A CPU packs matrices in backend->workspace if it is that large;
    else in memory from malloc, freed on return, if m n k is above 2^22; else, or without that
    memory (slower), on the stack. Stack: at most 128 KiB (140 at -O0; small products, always
    there, 96; all other calls 64). On AMX a C that begins at no multiple of 64 costs up to a
@@ -895,12 +895,12 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    never calls it: end the others, which wait for it. AMP_ERROR_MISMATCH of prepare: tensors or
    descs differ, numbers are not 0 to count - 1, another rank failed.
 
-   save_file writes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
-   and path, which names them. Whatever fails, path names the old set or the new one, whole; files
-   that it does not name are left from a save that was cut short. load_file loads any set, and any
-   file of one optimizer, on any number of ranks (if not the set's, each has all files in memory);
-   then all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of
-   two runs. All ranks use one path that all see. Callbacks save and load one shard;
+   save_file writes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped;
+   T-1 if saved again), and path, which names them. Whatever fails, path names the old set or the
+   new one, whole; others are of a save that was cut short. load_file loads any set, and any file
+   of one optimizer, on any number of ranks (if not the set's, each has all files in memory); then
+   all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of two
+   runs. All ranks use one path that all see. Callbacks save and load one shard;
    amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
 
 typedef struct amp_ranks {
@@ -1042,7 +1042,7 @@ typedef struct amp_tensor_report {
        3.1); those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
     /* weights that are inf or NaN (in the model where masters are not fp32). Counted only if
-       amp_report.nans is not 0 and the scale is 1 or less, or ten steps in a row were skipped */
+       amp_report.nans is not 0, and the scale is 1 or less or ten steps in a row were skipped */
     uint64_t    bad_weights;
     /* magnitudes that are finite and not 0: bin b counts those from 2^(4 b - 127) on and below
        2^(4 b - 123), bin 0 all smaller ones, too. A skipped step counts no weights */
@@ -1070,8 +1070,8 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16
    models, too; how they round: >>core storage. A state file has desc.seed.
 
-   A tensor with own is stored in fp32. So is one with keep_fp32, except for the moments of a
-   storage of its own whose master is F32. Where masters are not fp32, prepare copies weight, then
+   A tensor with own is stored in fp32. So is one with keep_fp32; only a storage of its own, with a
+   master of F32, changes its moments. Where masters are not fp32, prepare copies weight, then
    fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, a session refuses the optimizer.
    A file loads if its moments and masters have the same formats (24BIT and SR also need its type
@@ -1142,10 +1142,10 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
    says of AMP_OP_GEMM: into the cache of a session, if it has one; else a CPU rounds them, as
    amp_gemm_args.compute does, where an override names the op or where that is faster
    (ampi_rounding_pays has the bounds). Nothing is cast if compute is set, if a cache has no room,
-   or if all is fp32 and n k is below 2^10 or AMP_CBLAS is Apple's, which is faster. */
+   or if all is fp32 and either n k is below 2^10 or AMP_CBLAS is Apple's. */
 #ifndef AMP_NO_AUTOCAST
 
-/* A scope, from push to pop. Zero is inherited from the scope around it; outermost: on. */
+/* A scope, from push to pop. Zero takes what the scope around it has; the outermost is on. */
 typedef enum amp_autocast_mode {
     AMP_AUTOCAST_INHERIT = 0, AMP_AUTOCAST_ON, AMP_AUTOCAST_OFF
 } amp_autocast_mode;
@@ -5690,8 +5690,10 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
 
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
     amp_gate   gate   = {0, 0.0f, 0};
-    amp_result result = amp_optimizer_check(opt);
+    amp_result result = ampi_can_step(opt, 0);
     if (!opt) return false;
+    if (result == AMP_OK) result = ampi_rebind(opt, 0, 0, NULL, NULL); /* refuses a capture */
+    if (result == AMP_OK) result = amp_optimizer_check(opt);
     if (result == AMP_OK) {
         result = amp_optimizer_unscale(opt);
         if (result == AMP_OK)

@@ -2179,6 +2179,7 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
         amp_status      status;
         amp_grad_stats       stats;
         cudaGraphExec_t exec;
+        counted         counts;
         tape           *f = &tapes[CPU];
         base              = any_setup(kind, r);
         base.desc.scaler  = amp_scaler_desc();
@@ -2208,14 +2209,15 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
         CHECK_EQ_INT(amp_optimizer_rebind(opt, 0, x.weight, NULL), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_INT(set_moments(t, DEV, 0, zeros), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_F32(amp_optimizer_loss_scale(opt), 0.0f);
-        if (kind == OWN) { /* the graph keeps its check and unscale; the step is not open */
+        if (kind == OWN) {
             CHECK(!amp_optimizer_begin_step(opt));
             CHECK_EQ_INT(amp_optimizer_end_step(opt), AMP_ERROR_UNSUPPORTED);
             CHECK_EQ_INT(amp_optimizer_end_step(opt), AMP_ERROR_STEP_NOT_OPEN);
         }
         CHECK_EQ_INT(amp_optimizer_set_lr(opt, 0.25f), AMP_OK);
         OK(amp_optimizer_set_lr(&t->opt[CPU], 0.0f)); /* a graph that never runs has set nothing */
-        exec = end_capture(t->stream);
+        exec = end_capture(t->stream, &counts);
+        CHECK_EQ_U64(counts.nodes, 1); /* set_lr's: what was refused has left none */
         CUDA(cudaGraphExecDestroy(exec));
         OK(prepare_scaled(&more));
         amp_optimizer_free(&more);
