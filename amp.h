@@ -310,8 +310,9 @@
               are saved and loaded. A set over files of another version is refused. A report on
               another number of ranks is the one with most overflows. Carry works after a load.
               Other repairs: casts of a session read nothing between rows or matrices. A prepare
-              that is refused writes to no model. aarch64_be is plain C. The smallest momentum has
-              its moment where subnormals count as 0.
+              that is refused writes to no model. A begin_step that a capture refuses leaves no
+              kernel in the graph. aarch64_be is plain C. The smallest momentum has its moment where
+              subnormals count as 0.
        0.7.0  New: BFMMLA, the tier "neon_bf16": where AArch64 has it (Linux, macOS), products of
               bf16 have other bits, unless amp_cpu_force_tier("neon") is called. One name for the
               fused steps, text of reports in examples/amp_report.h, the weight cache in the
