@@ -1494,8 +1494,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
    products; clones cost 6 KB. gcc compiles amp.h by -O2 and what loops want of -O3, whatever level
    the host has: -O0 would make a call of every operation, -O1 keeps sums in memory, -O2 tests a
    loop's constants inside the loop, -O3 makes an eighth more code that is no faster. One pragma is
-   around all code, as gcc inlines nothing across two. (clang has no such pragma; sanitizers and
-   AMP_DEBUG keep the host's level.) */
+   around all code, as gcc inlines nothing across two. (clang has no such pragma. AMP_DEBUG and
+   -fsanitize=address or thread keep the host's level; of =undefined gcc tells nothing.) */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_GCC_BEGIN(level)                                                                  \
     _Pragma("GCC push_options") _Pragma(level)                                                 \
@@ -4467,7 +4467,8 @@ static amp_result ampi_refuse_tensor(const amp_optimizer *opt, size_t i, const c
 /* May the next tensor be stored so? */
 static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_storage  s      = ampi_storage_of(opt, t);
-    const int          apart  = s.master != AMP_FORMAT_F32, groups = ampi_formats[s.moments].group;
+    const int          groups = (ampi_formats + s.moments)->group; /* [] warns: -fsanitize=enum */
+    const int          apart  = s.master != AMP_FORMAT_F32;
     const int          coded  = apart || s.moments != AMP_FORMAT_F32;
     const int          same   = t->model && t->model == (void *)t->weight;
     const amp_dtype    type   = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
