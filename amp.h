@@ -136,10 +136,11 @@
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum. Where
    machines must agree, call amp_cpu_force_tier("avx512"), or "neon". In these tiers a row of C has
-   the same bits for any m and at any place, but not with AMP_CBLAS. Three tiers have bits of their
-   own: AVX512_BF16 for all m; AMX and BFMMLA from m and n of 2 and m n k of 2^15 on, where a row
-   changes its bits. A scope of fp16, without an override, rounds on AMX alone, from m and n of 17
-   and m n k of 2^17 on. In all three bf16 subnormals and sums below 2^-126 count as 0:
+   the same bits for any m and at any place (except sign and payload of a NaN, and with AMP_CBLAS).
+   Three tiers have bits of their own: AVX512_BF16 for all m; AMX and BFMMLA from m and n of 2 and
+   m n k of 2^15 on, where a row changes its bits. A scope of fp16, without an override, rounds on
+   AMX alone, from m and n of 17 and m n k of 2^17 on. In all three bf16 subnormals and sums below
+   2^-126 count as 0:
        AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
            even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
            but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
