@@ -136,10 +136,11 @@
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum. Where
    machines must agree, call amp_cpu_force_tier("avx512"), or "neon". In these tiers a row of C has
-   the same bits for any m and at any place, but not with AMP_CBLAS. Three tiers have bits of their
-   own: AVX512_BF16 for all m; AMX and BFMMLA from m and n of 2 and m n k of 2^15 on, where a row
-   changes its bits. In a scope of fp16 without an override only AMX rounds, from m and n of 17
-   and m n k of 2^17 on. In all three bf16 subnormals and sums below 2^-126 count as 0:
+   the same bits for any m and at any place (except sign and payload of a NaN, and with AMP_CBLAS).
+   Three tiers have bits of their own: AVX512_BF16 for all m; AMX and BFMMLA from m and n of 2 and
+   m n k of 2^15 on, where a row changes its bits. In a scope of fp16 without an override only AMX
+   rounds, from m and n of 17 and m n k of 2^17 on. In all three bf16 subnormals and sums below
+   2^-126 count as 0:
        AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
            even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
            but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
@@ -1495,8 +1496,8 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
    products; clones cost 6 KB. gcc compiles amp.h by -O2 and what loops want of -O3, whatever level
    the host has: -O0 would make a call of every operation, -O1 keeps sums in memory, -O2 tests a
    loop's constants inside the loop, -O3 makes an eighth more code that is no faster. One pragma is
-   around all code, as gcc inlines nothing across two. (clang has no such pragma; sanitizers and
-   AMP_DEBUG keep the host's level.) */
+   around all code, as gcc inlines nothing across two. (clang has no such pragma. AMP_DEBUG and
+   -fsanitize=address or thread keep the host's level; of =undefined gcc tells nothing.) */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_GCC_BEGIN(level)                                                                  \
     _Pragma("GCC push_options") _Pragma(level)                                                 \
@@ -4468,7 +4469,8 @@ static amp_result ampi_refuse_tensor(const amp_optimizer *opt, size_t i, const c
 /* May the next tensor be stored so? */
 static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_storage  s      = ampi_storage_of(opt, t);
-    const int          apart  = s.master != AMP_FORMAT_F32, groups = ampi_formats[s.moments].group;
+    const int          groups = (ampi_formats + s.moments)->group; /* [] warns: -fsanitize=enum */
+    const int          apart  = s.master != AMP_FORMAT_F32;
     const int          coded  = apart || s.moments != AMP_FORMAT_F32;
     const int          same   = t->model && t->model == (void *)t->weight;
     const amp_dtype    type   = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;

@@ -12,7 +12,7 @@
 #     *.diff      a variant each: the lines that make the trainer call amp.h
 # With AMP_ENABLE=0 a variant has to end with the loss and weights of the trainer's own, bit for bit;
 # with amp.h its loss may be 2 percent off. FAIL: it does not compile, does not run, or is not so.
-most=2 root=$PWD emu=$PWD/tests/gpu/emu nvcc=${NVCC:-nvcc} failed=0
+most=2 root=$PWD emu=$PWD/tests/gpu/emu nvcc=${NVCC:-nvcc} failed=0 rows=0
 . tests/gpu/emu/kinds.sh
 kind plain
 
@@ -86,7 +86,7 @@ run() { # run TRAINER VARIANT C++|PTX [0: AMP_ENABLE]: the loss, and a digest of
 beside() { # beside TRAINER VARIANT C++|PTX: a line of the table; $own is what the trainer itself gave
     off=$(run "$1" "$2" "$3" 0) && on=$(run "$1" "$2" "$3") ||
         { complain "$1, $2" "no loss as $3" "$dir/$1/$2.log"; return; }
-    same=yes
+    same=yes rows=$((rows + 1))
     [ "$off" = "$own" ] || same="no: $off" failed=1
     echo "| $1, $2 | $3 | $(grep -c '^+[^+]' "$dir/$1/$2.diff") | $own | $on | $same |"
     echo "$own $on" | awk -v most=$most '{exit ($3 - $1) * ($3 - $1) > (most / 100 * $1) ^ 2}' ||
@@ -127,4 +127,5 @@ for trainer in $(cd "$dir" && ls); do
         for variant in $variants; do beside "$trainer" "$variant" $as; done
     done
 done
+[ $rows$failed != 00 ] || { echo "FAIL $dir: no NAME/source with a NAME/*.diff beside own.diff"; exit 1; }
 exit $failed

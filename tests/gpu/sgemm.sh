@@ -192,6 +192,9 @@ client() {
     check 'client.sh: the trainer and its 30 lines build and run, and AMP_ENABLE=0 leaves its bits' $?
     [ $status = 1 ] && grep -q '^FAIL broken, own: does not build' "$out/client.said"
     check 'client.sh: a trainer that does not build is a line, and a status' $?
+    mkdir -p "$out/client/none" && ! NVCC=none OBJECTS=${OBJECTS:-build/tests} sh tests/gpu/client.sh "$out/client/none" \
+        > "$out/log" 2>&1 && grep -q '^FAIL .*: no NAME/source' "$out/log"
+    check 'client.sh: so is a folder without a trainer' $?
 }
 
 drop_in 'fake headers' '-isystem tests/gpu/emu/fake'

@@ -358,6 +358,9 @@ if have nm; then
     if is_gcc "$CC"; then
         silent 'manual: gcc optimizes amp.h without -O' is_inlined -O0
         silent 'manual: AMP_DEBUG leaves it to a debugger' for_debuggers
+        ! works "$CXX" -fsanitize=enum ||
+            silent 'no warning where gcc checks enums, as -fsanitize=undefined does' $CXX -x c++ -O0 \
+                -fsanitize=enum -DAMP_NO_VECTORS -Wall -Wextra -Werror -I. -c "$out/only.c" -o "$out/told.o"
     fi
     object "$CC -std=c99" $here/header_only.c header.o
     silent 'nm: the declarations define nothing' defines_nothing "$out/header.o"
