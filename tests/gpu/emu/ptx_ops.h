@@ -640,6 +640,7 @@ void define_all() {
 void define_all_for_clients() {
     const auto stop = [](warp &, const instruction &, unsigned) { fault("an assertion that fails"); };
     define_for_clients<float>(".f32"), define_for_clients<flushed>(".ftz.f32");
+    for (const string name : {"add", "sub", "mul"}) table[name + ".f64"] = table[name + ".rn.f64"];
     define_atomic<float>("add.f32", 2, [](float old, float a, float) -> float { return old + a; });
     table["barrier.sync"] = table["bar.sync"];
     table["call.uni.__assertfail"] = opcode{stop, 0, ANY, true, NEXT};

@@ -400,6 +400,9 @@ static const uint32_t TWO = 0x40000000, HALF = 0x3f000000, TINY = 0x30800000, LE
 static const line of_clients[] = {
     {"add.f32 $0, $1, $2", "rrr", {{TWO, ONE, ONE}}},
     {"mul.ftz.f32 $0, $1, $2", "rrr", {{ONE, TWO, HALF}, {0, TWO, 1}}},
+    {"add.f64 $0, $1, $2", "ddd", {{0x3ff0000000000001, 0x3ff0000000000000, 0x3cb0000000000000}}}, /* 2^-52 */
+    {"sub.f64 $0, $1, $2", "ddd", {{0x3cb0000000000000, 0x3ff0000000000001, 0x3ff0000000000000}}},
+    {"mul.f64 $0, $1, $2", "ddd", {{0x3ff0000000000002, 0x3ff0000000000001, 0x3ff0000000000001}}},
     {"fma.rm.f32 $0, $1, $2, $3", "rrrr", {{ONE, ONE, ONE, TINY}, {0x3f7fffff, ONE, ONE, 0xb0800000},
      {0x3f7fffff, ONE, ONE, LESS}, {0xbf800001, 0xbf800000, ONE, LESS}, {TWO, ONE, ONE, ONE}}},
     {"div.approx.ftz.f32 $0, $1, $2", "rrr", {{TWO, ONE, HALF}}},
