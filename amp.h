@@ -213,7 +213,8 @@
        AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
        -O2                  with it, no macro: clang -O0 makes fp32 40 to 80 times slower; gcc
                             compiles amp.h as by -O2, whatever -O is
-       AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 25 times slower)
+       AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 25 times slower), and
+                            gcc -O0 -fsanitize=undefined compiles it in seconds, not minutes
        -fopenmp             with it, no macro: threads share the work on large arrays
        AMP_NO_AUTOCAST      everywhere: without autocast and session
        AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks,

@@ -1925,6 +1925,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
             t.weight = (float *)(void *)other[side];
             t.grad   = grad[side];
             t.own    = i % 5 == 2;
+            t.keep_fp32 = i % 2 == 0; /* sampled beside tables in other storage */
             OK(amp_optimizer_add(&opt[side], &t));
             OK(prepare_scaled(&opt[side]));
             OK(amp_optimizer_set_lr(&opt[side], 0.01f));
