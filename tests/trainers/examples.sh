@@ -160,6 +160,12 @@ rm -rf "$out/made"
         /^(fp32|bf16.master) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+$/ {rows++}
         END {exit !(rows == 4)}' "$out/log"
 check 'train: a missing directory is made; the rows of one seed have no spread' $?
+awk -v names=10 -f tests/trainers/picture.awk "$out/made/here/train_loss.svg" > "$out/log" 2>&1
+check 'train: a curve of one epoch is a disc' $?
+rm "$out/made/here/"*
+"$build/train" --data digits --seeds 1 --epochs 1 --dtype bf16 --out "$out/made/here" > "$out/log" 2>&1 &&
+    same "$(sed -n 's/^pictures: //p' "$out/log" | sed 's/.*here.//; s/, /\n/g' | sort)" "$(ls "$out/made/here")"
+check 'train: the pictures that it names are those that it has drawn' $?
 train --data digits --seeds 2 --epochs 2 > "$out/log" 2>&1 &&
     tail -n 2 "$out/log" | head -n 1 | grep -Eq '^parity classify: fp32 [0-9.]+ % fp16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ seeds 2$' &&
     tail -n 1 "$out/log" | grep -Eq '^parity reconstruct: fp32 [0-9.]+ fp16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ seeds 2$'
