@@ -126,7 +126,7 @@ static options parse_options(int argc, char **argv) {
         word_option("--report", &o.report), word_option("--save", &o.save),
         word_option("--resume", &o.resume)};
     parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
-    keep_inputs(o.data, o.resume, o.save, o.report);
+    keep_inputs(data_path(o.data), o.resume, o.save, o.report);
     if (one_run(&o) && (o.task == NUM_TASKS || o.dtype == ALL_TYPES || o.seeds != 1))
         fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --task classify or reconstruct, --dtype fp32, fp16 or bf16, and --seeds 1");

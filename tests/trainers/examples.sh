@@ -318,6 +318,13 @@ refuses 'train: --report on its data is refused' 'own.csv.gz: --report .*other.c
     "$build/train" --data "$out/own.csv.gz" --report "$out/other.csv.gz"
 grep -q 'would overwrite' "$out/log" && cmp examples/digits/digits.csv.gz "$out/own.csv.gz"
 check 'train: and they stay' $?
+for option in --save --report; do
+    one_run='--task classify --dtype bf16 --seeds 1 --epochs 1'
+    refuses "train: $option on the digits is refused" 'digits.csv.gz: --.* would overwrite' \
+        env -u AMP_DATA "$build/train" $one_run --data digits --out "$out" $option "$PWD/examples/digits/../digits/digits.csv.gz"
+    refuses "train: and $option on those that AMP_DATA names" 'own.csv.gz: --.* would overwrite' \
+        env AMP_DATA="$out/own.csv.gz" "$build/train" $one_run --out "$out" $option "$out/other.csv.gz"
+done
 "$build/train" --help > "$out/log" 2>&1 && grep -q -e --seeds "$out/log"
 check 'train: --help' $?
 
