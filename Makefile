@@ -150,7 +150,8 @@ trainers: ## measure the trainers in DIR without and with their diffs, ROUNDS=3 
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/bench/trainers.sh "$(DIR)" $(ROUNDS)
 
 pictures: ## draw README's picture of trainers from the figures in tests/bench/trainers.txt
-	$(Q)awk -f tests/bench/trainers.awk tests/bench/trainers.txt > tests/bench/trainers.svg
+	$(Q)mkdir -p $(BUILD) && awk -f tests/bench/trainers.awk tests/bench/trainers.txt > $(BUILD)/trainers.svg && \
+	    cp $(BUILD)/trainers.svg tests/bench/
 
 FORMAT = if command -v clang-format > /dev/null; then clang-format --style='{IndentWidth: 4, ColumnLimit: 98}'; else cat; fi
 tier: ## print amp.h's functions of TIER=avx2 without macros (x4 avx512 pairs tiles; neon mmla: CC=...)

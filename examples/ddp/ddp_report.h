@@ -79,7 +79,7 @@ static options parse_options(int argc, char **argv) {
             unexpected(argv[i]);
     }
     needs(argc, argv, "--save-every", "--save");
-    refuse_overwriting("--save", o.save, o.data);
+    refuse_overwriting("--save", o.save, data_path(o.data));
     return o;
 }
 

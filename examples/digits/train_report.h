@@ -126,7 +126,7 @@ static options parse_options(int argc, char **argv) {
         word_option("--report", &o.report), word_option("--save", &o.save),
         word_option("--resume", &o.resume)};
     parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
-    keep_inputs(o.data, o.resume, o.save, o.report);
+    keep_inputs(data_path(o.data), o.resume, o.save, o.report);
     if (one_run(&o) && (o.task == NUM_TASKS || o.dtype == ALL_TYPES || o.seeds != 1))
         fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --task classify or reconstruct, --dtype fp32, fp16 or bf16, and --seeds 1");
@@ -542,12 +542,12 @@ static void draw_pictures(const report *r, const dataset *data) {
     }
     draw_costs(r);
     draw_losses(r);
-    draw_scales(dir, "train_scale.svg", scale);
+    const int scales = draw_scales(dir, "train_scale.svg", scale);
     if (task_on(&r->o, RECONSTRUCT))
         draw_images(dir, "train_images.svg", "Held-out images, reconstructed", rows, num_rows,
                     r->o.dtype == ALL_TYPES ? 1 : -1, data->side);
-    printf("\npictures: %s/train_costs.svg, train_loss.svg, train_scale.svg%s\n\n", dir,
-           task_on(&r->o, RECONSTRUCT) ? ", train_images.svg" : "");
+    printf("\npictures: %s/train_costs.svg, train_loss.svg%s%s\n\n", dir,
+           scales ? ", train_scale.svg" : "", task_on(&r->o, RECONSTRUCT) ? ", train_images.svg" : "");
 }
 
 static void print_results(const report *r, const dataset *data) {

@@ -59,7 +59,7 @@ static options parse_options(int argc, char **argv) {
                                 choice_option("--task", task_names, &o.task),
                                 count_option("--width", &o.width, 512)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
-    keep_inputs(o.data, o.resume, o.save, o.report);
+    keep_inputs(data_path(o.data), o.resume, o.save, o.report);
     if (one_run(&o) && o.task == NUM_TASKS)
         fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --task cnn or unet");

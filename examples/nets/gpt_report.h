@@ -130,8 +130,8 @@ static void load_text(text *t, const options *o) {
     fclose(f);
     piece = size / 10 < 2048 ? size / 10 : 2048;
     if (piece < (size_t)o->context + 2) {
-        sprintf(problem, "has %lu bytes, fewer than ten contexts", (unsigned long)size);
-        fail(1, o->text, problem, "give a longer --text, or a smaller --context");
+        sprintf(problem, "has %lu bytes, fewer than ten contexts of %d", (unsigned long)size, o->context);
+        fail(1, o->text, problem, "give a longer --text");
     }
     t->bytes = (unsigned char *)need(size, 1);
     t->train = t->bytes;

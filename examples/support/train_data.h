@@ -245,23 +245,25 @@ static void load_digits(dataset *d, const char *path) {
 }
 
 /* choice is --data; else AMP_DATA, else Debian's Fashion-MNIST, else this repository's digits. */
-static void load_data(dataset *d, const char *choice) {
-    struct stat is;
+static const char *data_path(const char *choice) {
     if (!choice) choice = getenv("AMP_DATA");
     if (!choice || !*choice)
         choice = file_exists(FASHION_DIR "/train-images-idx3-ubyte.gz") ? "fashion" : "digits";
-    if (strcmp(choice, "digits") == 0) {
-        if (!file_exists(DIGITS))
-            fail(1, DIGITS, "is not below this directory",
-                 "run this beside amp.h, or give the path of that file with --data");
-        load_digits(d, DIGITS);
-    }
-    else if (strcmp(choice, "fashion") == 0) load_fashion(d, FASHION_DIR);
-    else if (ends_with(choice, ".csv") || ends_with(choice, ".csv.gz")) load_digits(d, choice);
-    else if (stat(choice, &is) != 0) fail(1, choice, strerror(errno), data_help);
+    return strcmp(choice, "digits") == 0 ? DIGITS : strcmp(choice, "fashion") == 0 ? FASHION_DIR : choice;
+}
+
+static void load_data(dataset *d, const char *choice) {
+    const char *path = data_path(choice);
+    struct stat is;
+    if (strcmp(path, DIGITS) == 0 && !file_exists(DIGITS))
+        fail(1, DIGITS, "is not below this directory",
+             "run this beside amp.h, or give the path of that file with --data");
+    if (strcmp(path, FASHION_DIR) == 0) load_fashion(d, FASHION_DIR);
+    else if (ends_with(path, ".csv") || ends_with(path, ".csv.gz")) load_digits(d, path);
+    else if (stat(path, &is) != 0) fail(1, path, strerror(errno), data_help);
     else if (!S_ISDIR(is.st_mode))
-        fail(1, choice, "is neither a directory nor a .csv or .csv.gz", data_help);
-    else load_fashion(d, choice);
+        fail(1, path, "is neither a directory nor a .csv or .csv.gz", data_help);
+    else load_fashion(d, path);
 }
 
 #endif /* TRAIN_DATA_H */

@@ -307,12 +307,25 @@ static ticks choose_ticks(const axes *a) {
     return best;
 }
 
-/* Grid, labels and titles. */
-static void draw_axes(FILE *f, const axes *a, const plot *p) {
+/* What stands beside a tick of y. */
+static void tick_label(char *text, const axes *a, const plot *p, double value, int exponent) {
+    if (p->minus && fabs(value) > 0.0) sprintf(text, "%+g %%", value);
+    else if (p->minus) strcpy(text, "0 %");
+    else if (a->base > 2.0) sprintf(text, "%g", value);
+    else sprintf(text, "2<tspan dy=\"-5\" font-size=\"11\">%d</tspan>", exponent);
+}
+
+/* Grid, labels and titles. The axes become narrower if a label of y needs the room. */
+static void draw_axes(FILE *f, axes *a, const plot *p) {
     const ticks  t     = choose_ticks(a);
     const int    whole = !(a->left - floor(a->left) > 0.0 || a->right - floor(a->right) > 0.0);
     const double step  = tick_step(a->right - a->left, whole);
     char         text[64];
+    for (int i = 0; i < t.count && a->base != 2.0; i++) {
+        tick_label(text, a, p, t.value[i], 0);
+        const double over = text_width(text, strlen(text), 14.0) - (a->x - 10.0);
+        if (over > 0.0) a->x += over, a->width -= over;
+    }
     for (double i = ceil(a->left / step); i * step <= a->right + 1e-9; i += 1.0) {
         const double x = axes_x(a, i * step);
         sprintf(text, "%g", i * step);
@@ -321,10 +334,7 @@ static void draw_axes(FILE *f, const axes *a, const plot *p) {
     }
     for (int i = 0; i < t.count; i++) {
         const double y = axes_y(a, t.value[i]);
-        if (p->minus && fabs(t.value[i]) > 0.0) sprintf(text, "%+g %%", t.value[i]);
-        else if (p->minus) strcpy(text, "0 %");
-        else if (a->base > 2.0) sprintf(text, "%g", t.value[i]);
-        else sprintf(text, "2<tspan dy=\"-5\" font-size=\"11\">%d</tspan>", t.exponent[i]);
+        tick_label(text, a, p, t.value[i], t.exponent[i]);
         svg_line(f, a->x, y, a->x + a->width, y, "class=\"grid\"");
         svg_text(f, a->x - 6.0, y + 5.0, "text-anchor=\"end\"", text);
     }
@@ -343,9 +353,10 @@ static void begin_clip(FILE *f, const axes *a) {
             a->y, a->x - 4.0, a->y - 4.0, a->width + 8.0, a->height + 8.0, a->y);
 }
 
-/* In front of a curve the spread, if there is more than one seed. */
+/* In front of a curve the spread, if there is more than one seed. A curve of one value is a disc. */
 static void draw_curve(FILE *f, const axes *a, const plot *p, int k) {
     const size_t n = p->low[k] ? p->count : 0;
+    size_t       shown = 0, last = 0;
     if (n) fprintf(f, "<path class=\"b%d\" fill-opacity=\".16\" d=\"", k);
     for (size_t i = 0, drawn = 0; i < 2 * n; i++) {
         const size_t  at = i < n ? i : 2 * n - 1 - i;
@@ -357,9 +368,14 @@ static void draw_curve(FILE *f, const axes *a, const plot *p, int k) {
     fprintf(f, "%s<polyline class=\"c%d\" fill=\"none\" stroke-linejoin=\"round\" "
                "stroke-width=\"2\" points=\"", n ? "\"/>\n" : "", k);
     for (size_t i = 0; i < p->count; i++)
-        if (is_shown(p, p->y[k], i))
+        if (is_shown(p, p->y[k], i)) {
             fprintf(f, "%.1f,%.1f ", axes_x(a, x_of(p, k, i)), axes_y(a, value_of(p, p->y[k], i)));
+            shown++, last = i;
+        }
     fprintf(f, "\"/>\n");
+    if (shown == 1)
+        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" class=\"b%d\"/>\n",
+                axes_x(a, x_of(p, k, last)), axes_y(a, value_of(p, p->y[k], last)), k);
 }
 
 /* The names of curves, at their right ends. Beside a curve that ends early others may go on, so its
@@ -426,9 +442,9 @@ static void draw_curves(const char *dir, const char *file, const plot plots[2]) 
 }
 
 /* Loss scales by step: value i stands at x = i and holds until the next, so only changes and the ends
-   need points. A dot is where an overflow made a step be skipped. (Inline, as what follows: not all
-   programs have them.) */
-static inline void draw_scales(const char *dir, const char *file, const plot plots[2]) {
+   need points. A dot is where an overflow made a step be skipped. Returns whether there was anything to
+   draw. (Inline, as what follows: not all programs have them.) */
+static inline int draw_scales(const char *dir, const char *file, const plot plots[2]) {
     double  top = 8.0;
     output  to  = svg_begin(dir, file, 14 + (!!plots[0].title + !!plots[1].title) * PLOT_HEIGHT);
     FILE   *f   = to.f;
@@ -459,6 +475,7 @@ static inline void draw_scales(const char *dir, const char *file, const plot plo
         top += PLOT_HEIGHT;
     }
     svg_end(&to, any);
+    return any;
 }
 
 /* --------------------------------------------------------------------------------------- images */

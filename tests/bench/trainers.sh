@@ -9,6 +9,10 @@
 # Variants run in turns, ROUNDS times, and the fastest run of each counts.
 dir=$(cd "${1:?usage: make trainers DIR=folder-of-trainers [ROUNDS=3]}" && pwd) rounds=${2:-3} failed=0
 [ -n "$dir" ] || exit 2
+if ! ls -d "$dir"/*/source > /dev/null 2>&1; then
+    echo "$dir: no folder in it has a checkout named source; see tests/bench/trainers.sh" >&2
+    exit 2
+fi
 export AMP="$PWD" CC="${CC:-cc}" CXX="${CXX:-c++}" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 complain() { # complain TRAINER WHAT LOG

@@ -275,6 +275,9 @@ replaces own 9 8 && replaces bf16 8 2 && trainers 0 '| toy, bf16 | 2 | 8.5 | 2.5
 check "trainers: a variant's row has lines, seconds, their ratio, both losses" $?
 replaces bf16 7 2 && trainers 1 'FAIL toy: bf16 does not build' && ! grep -q '^| toy' "$out/log"
 check "trainers: lines of another version are told, and give no row" $?
+CC="$cc" sh tests/bench/trainers.sh "$toy" > "$out/log" 2>&1
+[ $? = 2 ] && grep -q ': no folder in it has a checkout named source; see ' "$out/log"
+check "trainers: a folder without any is told" $?
 
 # bench-peers: a rival that is 20 times slower in a type is a line of it. torch is a stand-in, slow in fp16.
 if have python3; then

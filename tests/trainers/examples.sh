@@ -160,6 +160,12 @@ rm -rf "$out/made"
         /^(fp32|bf16.master) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+$/ {rows++}
         END {exit !(rows == 4)}' "$out/log"
 check 'train: a missing directory is made; the rows of one seed have no spread' $?
+awk -v names=10 -f tests/trainers/picture.awk "$out/made/here/train_loss.svg" > "$out/log" 2>&1
+check 'train: a curve of one epoch is a disc' $?
+rm "$out/made/here/"*
+"$build/train" --data digits --seeds 1 --epochs 1 --dtype bf16 --out "$out/made/here" > "$out/log" 2>&1 &&
+    same "$(sed -n 's/^pictures: //p' "$out/log" | sed 's/.*here.//; s/, /\n/g' | sort)" "$(ls "$out/made/here")"
+check 'train: the pictures that it names are those that it has drawn' $?
 train --data digits --seeds 2 --epochs 2 > "$out/log" 2>&1 &&
     tail -n 2 "$out/log" | head -n 1 | grep -Eq '^parity classify: fp32 [0-9.]+ % fp16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ seeds 2$' &&
     tail -n 1 "$out/log" | grep -Eq '^parity reconstruct: fp32 [0-9.]+ fp16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ seeds 2$'
@@ -312,6 +318,13 @@ refuses 'train: --report on its data is refused' 'own.csv.gz: --report .*other.c
     "$build/train" --data "$out/own.csv.gz" --report "$out/other.csv.gz"
 grep -q 'would overwrite' "$out/log" && cmp examples/digits/digits.csv.gz "$out/own.csv.gz"
 check 'train: and they stay' $?
+for option in --save --report; do
+    one_run='--task classify --dtype bf16 --seeds 1 --epochs 1'
+    refuses "train: $option on the digits is refused" 'digits.csv.gz: --.* would overwrite' \
+        env -u AMP_DATA "$build/train" $one_run --data digits --out "$out" $option "$PWD/examples/digits/../digits/digits.csv.gz"
+    refuses "train: and $option on those that AMP_DATA names" 'own.csv.gz: --.* would overwrite' \
+        env AMP_DATA="$out/own.csv.gz" "$build/train" $one_run --out "$out" $option "$out/other.csv.gz"
+done
 "$build/train" --help > "$out/log" 2>&1 && grep -q -e --seeds "$out/log"
 check 'train: --help' $?
 

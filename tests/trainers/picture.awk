@@ -55,8 +55,16 @@ BEGIN {RS = "<"}
     for (i = 1; i <= length(text); i++) px += substr(text, i, 1) ~ /[ijl.,:;fIt ]/ ? 0.34 : 0.61
     if (px * from("font-size") * (/bold/ ? 1.1 : 1) > 480 - 16) say("is wider than the picture: " text)
     first = 1e9 # of a plot
+    for (k in discs) delete discs[k]
     shown = 0
 }
+/^line / && from("y1") == from("y2") {axis = from("x1")}
+/^text .*text-anchor="end"/ && !/[\/]text|soft/ {
+    px = 0
+    for (i = 1; i <= length(text); i++) px += substr(text, i, 1) ~ /[ijl.,:;fIt ]/ ? 0.34 : 0.61
+    if (px * 14 > from("x") + 0) say("is cut at its left: " text)
+}
+/^circle / {discs[substr(from("class"), 2)]++}
 /^polyline class="c/ {
     k = substr(from("class"), 2)
     count = split(from("points"), points, " ")
@@ -69,7 +77,8 @@ BEGIN {RS = "<"}
 /^text .* class="b[0-4]" font-size="13"/ {
     k = substr(from("class"), 2)
     found++
-    if (first != 64) say("its x axis does not begin where its data do, but at " first)
+    if (first + 0 != axis + 0 && count > 1) say("its x axis does not begin where its data do, but at " first)
+    if (count == 1 && !discs[k]) say(text " has one value, and no disc shows it")
     if (from("x") < end[k] - 30 || from("x") > end[k] + 9) say(text " is not at its curve's end")
     for (i = 0; i < shown; i++)
         if ((from("x") - x[i]) ^ 2 < 30 ^ 2 && (from("y") - y[i]) ^ 2 < 14 ^ 2) say(text " is written over another name")

@@ -59,6 +59,13 @@ for picture in $pictures; do
 done > "$out/log" 2>&1
 [ ! -s "$out/log" ]
 check 'and has drawn pictures with titles that fit, colors that can be seen, curves with their names' $?
+toy --steps 1 --out "$out/one" > "$out/log" 2>&1
+for picture in $pictures; do
+    case $picture in *_images) continue ;; esac
+    awk -v names=6 -f tests/trainers/picture.awk "$out/one/$picture.svg" || echo "$picture is not whole"
+done >> "$out/log" 2>&1
+! grep -q "not whole" "$out/log"
+check 'those of one step have a disc for each curve, and labels that are not cut' $?
 # The title of its curves says how many times as fast as fp32 it is, and points of held-out data are as far apart.
 for task in $tasks; do
     case $task in ncf) picture=ncf_hits ;; *) picture=${task}_loss ;; esac
