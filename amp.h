@@ -5917,7 +5917,7 @@ AMPI_COLD_END
    A sum takes eight bytes at a time: h = (h ^ x) * odd, then h ^= h >> 32. Both can be undone, so
    that no change within eight bytes goes unseen. */
 
-enum { AMPI_STATE_NAME = 48 }; /* of a name, as much as messages show */
+enum { AMPI_STATE_NAME = 96 }; /* of a name, as much as messages show */
 enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLDEST = 4 /* that is read */ };
 enum { AMPI_FILE_SHARD = 1, AMPI_FILE_SET = 2, AMPI_FILE_REPORT = 4, AMPI_FILE_SEED = 8,
        AMPI_FILE_OWN = 16, AMPI_FILE_FLAGS = 31 };

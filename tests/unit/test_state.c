@@ -1701,7 +1701,9 @@ TEST(mismatch_named, "law 19: AMP_ERROR_MISMATCH says what is otherwise: kind, n
     static const shape a[] = {{"fc1", 3, 1}, {"fc2", 5, 1}}, b[] = {{"fc1", 3, 1}, {"fc2", 4, 1}};
     static const shape c[] = {{"fc1", 3, 1}, {"fc3", 5, 1}}, d[] = {{"fc1", 3, 1}, {NULL, 5, 1}};
     static const shape e[] = {{"fc1", 3, 0}, {"fc2", 5, 1}}, f[] = {{"fc1", 3, 1}, {"last", 5, 1}};
-    static const shape long_one[] = {{"a name that is longer than what is shown of the others", 1, 1}};
+    static const shape long_one[] = {
+        {"a name that is longer than what is shown of the others, which is "
+         "ninety-five bytes and no more, whatever comes", 1, 1}};
     static const shape one_of[]   = {{"x", 1, 1}};
     told_mismatch(a, 2, b, 2, AMP_KIND_ADAMW, "tensor 1 (fc2): its size is 5 in the file, not 4");
     told_mismatch(a, 2, c, 2, AMP_KIND_ADAMW, "tensor 1 (fc3): its name in the file is \"fc2\"");
@@ -1714,7 +1716,8 @@ TEST(mismatch_named, "law 19: AMP_ERROR_MISMATCH says what is otherwise: kind, n
     told_mismatch(a, 1, a, 2, AMP_KIND_ADAMW, "the number of tensors is 1 in the file, not 2");
     told_mismatch(a, 2, a, 2, AMP_KIND_SGD, "desc.kind is 1 in the file, not 2");
     told_mismatch(long_one, 1, one_of, 1, AMP_KIND_ADAMW,
-               "tensor 0 (x): its name in the file is \"a name that is longer than what is shown of the\"");
+               "tensor 0 (x): its name in the file is "
+               "\"a name that is longer than what is shown of the others, which is ninety-five bytes and no more,\"");
 }
 
 /* ================================================================================ the format */
