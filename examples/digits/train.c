@@ -71,7 +71,7 @@ typedef struct net {
     amp_optimizer  opt;
     uint64_t       steps, rng;         /* steps: also those that were skipped                     */
     measures       m;
-    char           problem[AMP_PROBLEM_SIZE];
+    char           problem[AMP_PROBLEM_SIZE], run[80]; /* run: what identifies it                 */
     lines         *lines;              /* of --report, or NULL                                    */
     size_t         num_params, param_bytes, act_bytes, opt_bytes;
     void          *owned[12 * LAYERS];
@@ -129,7 +129,7 @@ static void setup_optimizer(net *n) {
     }
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < 2 * LAYERS; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
-    check(name_run(&n->opt, n->v->name));
+    check(name_run(&n->opt, n->run));
     check(amp_optimizer_prepare(&n->opt));
     n->param_bytes += n->opt_bytes;
 }
@@ -161,6 +161,8 @@ static void net_init(net *n, int which, int v, const dataset *data, size_t batch
         if (l > 0) n->least[l] = net_alloc(n, batch, AMP_F32, &n->act_bytes);
         add_layer(n, l);
     }
+    sprintf(n->run, "run of %s seed %d batch %d data %08lx", n->v->name, seed, (int)batch,
+            checksum(data));
     if (n->v->master) setup_optimizer(n);
 }
 

@@ -92,13 +92,6 @@ static void load_images(dataset *data, const options *o) {
     data->pixels = side * side;
 }
 
-static unsigned long checksum(const dataset *data) {
-    unsigned long sum = 2166136261u; /* FNV-1a */
-    for (size_t i = 0; i < (data->num_train + data->num_test) * data->pixels; i++)
-        sum = ((sum ^ (unsigned long)(data->image[i] * 255.0f)) * 16777619u) & 0xffffffffu;
-    return sum;
-}
-
 /* ----------------------------------------------------------------------------- report, pictures */
 
 static const subject subjects[NUM_TASKS] = {

@@ -266,4 +266,12 @@ static void load_data(dataset *d, const char *choice) {
     else load_fashion(d, path);
 }
 
+/* Of the images: a part of what identifies a run. */
+static inline unsigned long checksum(const dataset *data) {
+    unsigned long sum = 2166136261u; /* FNV-1a */
+    for (size_t i = 0; i < (data->num_train + data->num_test) * data->pixels; i++)
+        sum = ((sum ^ (unsigned long)(data->image[i] * 255.0f)) * 16777619u) & 0xffffffffu;
+    return sum;
+}
+
 #endif /* TRAIN_DATA_H */

@@ -246,6 +246,7 @@ train $one --save "$out/whole" > "$out/first" 2> /dev/null &&
 check 'train: a run that was stopped and resumed ends with the same bytes' $?
 refuses 'train: a state of another network is refused' 'part.*layer' \
     "$build/train" --data digits --task classify --dtype fp16 --seeds 1 --resume "$out/part"
+refuses 'train: a run of another batch is refused' 'part.*batch 64' "$build/train" $one --batch 32 --resume "$out/part"
 head -c 999 "$out/part" > "$out/torn"
 refuses 'train: a torn state is named' torn "$build/train" $one --resume "$out/torn"
 printf 'AMPSTATE\2\0\0\0\0\0\0\0\310\1\0\0\0\0\0\0\32\231\146\020\67\352\47\120' > "$out/old"
