@@ -296,7 +296,7 @@ template <int TYPE, bool ONCE = false> struct ampi_array;
 template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
     char    *base; /* NULL: absent */
     uint32_t type;
-    bool     by_element;
+    uint32_t by_element; /* not bool: shared memory gets no padding, which nothing writes */
 
     template <int N> using raw = ampi_raw<1>;
 
