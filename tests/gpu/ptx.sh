@@ -84,7 +84,7 @@ faults() {
 wrongs() { # of the PTX that steps has left
     ptx=$1
     wrong 1 'a mul that became .ftz' steps 's/mul.rn.f32/mul.rn.ftz.f32/'
-    wrong 2 'a wrong selector of prmt' steps '/prmt/s/, 4180;/, 21520;/'
+    wrong 2 'a wrong selector of prmt' casts '/prmt/s/, 4180;/, 21520;/'
     wrong 3 'an offset of a vector load' steps 's/\(ld.global.cs.v4.u32.*\[%rd[0-9]*\)\]/\1+16]/'
     wrong 4 'an address that is not aligned' steps 's/\(ld.global.cs.v4.u32.*\[%rd[0-9]*\)\]/\1+4]/'
     wrong 5 'a missing barrier' steps '/bar.sync/d'
