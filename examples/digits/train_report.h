@@ -435,9 +435,10 @@ static double draw_bars(FILE *f, double y, const report *r, int which, int colum
 
 /* What differs between the variants, while their losses are alike. */
 static void draw_costs(const report *r) {
-    static const char *const heading[] = {
+    const char *const heading[] = {
         "gradients flushed to zero", "weight updates lost",
-        "a step of the wide network, and how many times as fast as fp32"};
+        r->o.dtype == ALL_TYPES ? "a step of the wide network, and how many times as fast as fp32"
+                                : "a step of the wide network"};
     static const int column[] = {FLUSHED, LOST, WIDE_MS};
     char             title[NUM_TASKS][160];
     int              height = 12, rows = 0;
