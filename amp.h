@@ -701,8 +701,8 @@ AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
 
 /* A linear layer, likewise: y = x w^T + bias. x is rows x in, w is out x in (as PyTorch stores
    it), y is rows x out; bias has out elements or is NULL. backward: dx = dy w, dw = dy^T x, dbias
-   = the column sums of dy, row after row. dx, dw and dbias may be NULL, and so may w without dx,
-   x without dw; dx may be x. Nonzero accumulate adds to dw and dbias, never to dx.
+   = the column sums of dy, row after row. dx, dw and dbias may be NULL; without dx w may be NULL,
+   without dw x. dx may be x. Nonzero accumulate adds to dw and dbias, never to dx.
    AMP_ERROR_OVERLAP also: y with bias, dw with w or dx, dbias with dy, dx or dw. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
