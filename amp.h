@@ -1297,10 +1297,11 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
 
 /* Add a weight of n elements, whose copy is kept; what was added at this address before is
    forgotten (n 0 only forgets: before you free it). Each has one copy: add blocks that you
-   multiply with one by one. A weight of a prepared optimizer needs none where its model copy is of
-   the type wanted, ld is a multiple of 8, and the operand's copy begins at a multiple of 16 bytes;
-   else add it: steps then mark it as changed. opt outlives the session and does not move.
-   AMP_ERROR_TOO_LARGE: too many. AMP_ERROR_UNSUPPORTED: shards, storage without fp32 masters. */
+   multiply with one by one. Add a prepared optimizer: its steps mark its weights as changed, and
+   products read its model copies if they have the type wanted, ld is a multiple of 8, and the
+   operand's copy begins at a multiple of 16 bytes; else add that weight, too. opt outlives the
+   session and does not move. AMP_ERROR_TOO_LARGE: too many. AMP_ERROR_UNSUPPORTED: shards,
+   storage without fp32 masters. */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
