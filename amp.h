@@ -10011,6 +10011,7 @@ AMPI_IN void AMPI_(lay_as)(const amp_dtype type, const amp_dtype as, float *dst,
     for (r = 0; r < rows; r++) {
         float *to = dst + r * ld;
         for (i = q = 0; n - i >= SOME; i += SOME) {
+            AMPI_PREFETCH(ampi_at(x->x, type, (r + 2) * step + i)); /* rows may be far apart */
             AMPI_UNROLL for (p = 0; p < SOME; p += AMPI_W)
                 AMPI_(put)(to, q + p, AMPI_(get_counted)(x->x, type, as, r * step + i + p));
             q += SOME;
