@@ -81,8 +81,9 @@
        if (amp_optimizer_begin_step(&opt))             all finite? then unscaled
            sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
        amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
-   To resume, prepare as before and call amp_optimizer_load_file (>>api state). A loop that keeps
-   its own memory needs amp_scaler_* alone: unscale each gradient, step if found_inf is 0, update.
+   To resume, prepare as before and call amp_optimizer_load_file (>>api state); for moments of your
+   own see the recipes below. A loop that keeps its own memory needs amp_scaler_* alone: unscale
+   each gradient, step if found_inf is 0, update; amp_scaler is plain data, so save its bytes.
 
    Two optimizers with one check: tensors with amp_tensor.own are stepped by your optimizer, such
    as Muon for the matrices, and all others by desc.kind (AMP_KIND_ADAMW, _SGD or _LION):
@@ -134,13 +135,13 @@
    from -Ofast on 32-bit ARM; neither does clang 14 on AArch64, where it warns.
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
-   round once per k (an FMA) and have one set of bits; plain C rounds product and sum. Where
-   machines must agree, call amp_cpu_force_tier("avx512"), or "neon". In these tiers a row of C has
-   the same bits for any m and at any place (except sign and payload of a NaN, and with AMP_CBLAS).
-   Three tiers have bits of their own: AVX512_BF16 for all m; AMX and BFMMLA from m and n of 2 and
-   m n k of 2^15 on, where a row changes its bits. In a scope of fp16 without an override only AMX
-   rounds, from m and n of 17 and m n k of 2^17 on. In all three bf16 subnormals and sums below
-   2^-126 count as 0:
+   round once per k (an FMA) and have one set of bits; plain C rounds product and sum. In these
+   four a row of C has the same bits for any m and at any place (except sign and payload of a NaN,
+   and with AMP_CBLAS). Three tiers have bits of their own: AVX512_BF16 for all m; AMX and BFMMLA
+   from m and n of 2 and m n k of 2^15 on, where a row changes its bits. Where machines must agree,
+   call amp_cpu_force_tier("avx512"), or "neon", on those that have one of the three. In a scope of
+   fp16 without an override only AMX rounds, from m and n of 17 and m n k of 2^17 on. In all three
+   bf16 subnormals and sums below 2^-126 count as 0:
        AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
            even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
            but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
@@ -160,9 +161,9 @@
            and alignment; on a GPU what cuBLAS promises for a version, GPU, stream (test_bits.c)
        another build or machine: the same bits in steps for any compiler, flags, instruction set,
            byte order, grid, on CPU and GPU, in graphs. Exception: sign and payload of a NaN from
-           an infinite weight or moment, or of one that scaler.disabled let pass. Products agree
-           within FMA, AMX, AVX512_BF16, BFMMLA and plain C, except for sign and payload of a NaN;
-           on a GPU they do not (bits.sh; test_cuda.cpp: own_steps to shards, grids;
+           an infinite weight or moment, or of one that scaler.disabled let pass. Products agree,
+           but for that, within each of AVX2 to NEON, AMX, AVX512_BF16, BFMMLA and plain C, not
+           across them; on a GPU they do not (bits.sh; test_cuda.cpp: own_steps to shards, grids;
            tests/gpu/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
@@ -244,9 +245,9 @@
    Silence  A step of tensors without any gradient is an error. Mistakes that no call can refuse:
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
-            AMP_INLINE_TENSORS tensors, prepare, save and load while they work, amp_session_start;
-            and large products without a workspace, by malloc (amp_gemm_workspace). All else that
-            is not device memory comes from the allocator of the desc.
+            AMP_INLINE_TENSORS (32) tensors, prepare, amp_session_start, save and load (freed on
+            return); and products of m n k above 2^22 without a workspace, by malloc
+            (amp_gemm_workspace). All but that and device memory comes from desc.allocator.
    Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
             fp32, your own loop                  4 + 4 + 8        16
             your AdamW, fp32 gradients           4 + 4 + 8 + 6    22
