@@ -162,9 +162,9 @@
        another build or machine: the same bits in steps for any compiler, flags, instruction set,
            byte order, grid, on CPU and GPU, in graphs. Exception: sign and payload of a NaN from
            an infinite weight or moment, or of one that scaler.disabled let pass. Products agree,
-           but for that, within each of AVX2 to NEON, AMX, AVX512_BF16, BFMMLA and plain C, not
-           across them; on a GPU they do not (bits.sh; test_cuda.cpp: own_steps to shards, grids;
-           tests/gpu/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
+           except for any NaN's sign and payload, within each of AVX2 to NEON, AMX, AVX512_BF16,
+           BFMMLA and plain C, but not across them; on a GPU they do not (bits.sh; test_gemm.c:
+           bits_*; test_cuda.cpp: own_steps to shards, grids; gpu.sh on a device; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
        any number of ranks: steps with desc.ranks have the same bits if micro-batches are added in
