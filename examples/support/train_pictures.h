@@ -394,7 +394,7 @@ static void draw_names(FILE *f, const axes *a, const plot *p) {
             any[k] = 1;
         }
         if (!any[k] || x[k] > a->x + a->width) continue;
-        x[k] -= name_width(p->name[k]) / 2.0;
+        x[k] = fmax(x[k] - name_width(p->name[k]) / 2.0, a->x + 4.0);
         y[k] += y[k] > first ? 12.0 : -12.0;
     }
     for (int turn = 0; turn < 99; turn++)
