@@ -7117,9 +7117,8 @@ typedef struct ampi_engine {
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, relu. */
     void (*write)(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
                   size_t rows, size_t cols);
-    /* sum[r] += element (r, k) * v[k]; odd: of each two k the odd one first. */
-    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v,
-                 size_t odd);
+    /* sum[r] += element (r, k) * v[k]; 32 more numbers have room, and v may change. */
+    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, float *v);
 } ampi_engine;
 
 /* Members by name. C++ knows this since 2020, and then refuses another order. */
@@ -7133,10 +7132,9 @@ typedef struct ampi_engine {
     AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
     AMPI_IS(least, from), AMPI_IS(use_tiles, NULL)
-#define AMPI_FUNCTIONS(tier, pack_, kernel_, write_)                                           \
+#define AMPI_FUNCTIONS(tier, pack_, kernel_, write_, thin_)                                    \
     AMPI_IS(lay, AMPI_JOIN(ampi_lay, tier)), AMPI_IS(turn, AMPI_JOIN(ampi_turn, tier)),       \
-    AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_),                    \
-    AMPI_IS(thin, AMPI_JOIN(ampi_thin, tier))
+    AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_), AMPI_IS(thin, thin_)
 
 /* >>impl processors: the engine of pairs for a product, or NULL. Tiles split numbers in two
    terms, others need whole bf16. The first call that would use tiles asks whether this process
@@ -7445,9 +7443,7 @@ static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
                     at.type = at.as = AMP_F32;
                     at.rs   = at.cs = 1;
                 }
-                if (w->e->pairs) ampi_fp_flush(1);
-                e->thin(sum, &at, rows, ks, v, (size_t)w->e->pairs);
-                if (w->e->pairs) ampi_fp_flush(0);
+                w->e->thin(sum, &at, rows, ks, v);
             }
             if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, i, r, 1, rows);
             else e->write(w, sum, 1, r, i, rows, 1);
@@ -9950,7 +9946,7 @@ AMPI_HERE void AMPI_(put_first)(void *base, amp_dtype type, size_t n, AMPI_V x) 
 #if AMPI_W > 1
 AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
     if (type == AMP_F16) return AMPI_(from_f16)(AMPI_(f16)(x));
-    return AMPI_(from_bits)(AMPI_(bf16)(AMPI_(bits)(x)) & 0xffff0000u);
+    return AMPI_(from_bits)(AMPI_(or_nan)(AMPI_(near)(AMPI_(bits)(x)) & 0xffff0000u, x));
 }
 
 /* Transposes W x W: words in lanes of 128 bits, then lanes. */
@@ -10101,33 +10097,31 @@ AMPI_HERE void AMPI_(write)(const ampi_task *w, const float *sum, size_t ld, siz
 
 /* A matrix times a vector. Where its rows lie side by side, four k at a time are added to sums. */
 AMPI_IN void AMPI_(add_four)(const amp_dtype type, const amp_dtype as, float *sum, const void *x,
-                             size_t cs, size_t rows, const float *v, size_t odd) {
+                             size_t cs, size_t rows, const float *v) {
     AMPI_V y[4], s;
     size_t r, i;
-    AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i ^ odd]);
+    AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i]);
     for (r = 0; r < rows; r += AMPI_W) {
         s = AMPI_(get)(sum, r);
         AMPI_UNROLL for (i = 0; i < 4; i++) {
-            s = AMPI_(fma)(AMPI_(get_counted)(x, type, as, (i ^ odd) * cs + r), y[i], s);
+            s = AMPI_(fma)(AMPI_(get_counted)(x, type, as, i * cs + r), y[i], s);
         }
         AMPI_(put)(sum, r, s);
     }
 }
 AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t rows, size_t ks,
-                             const float *v, size_t odd) {
+                             const float *v) {
     size_t r, k, i, some;
     for (k = 0; k < ks; k += some) {
         const ampi_operand x = ampi_operand_at(*operand, 0, k);
         size_t             whole;
         some  = rows > AMPI_W ? ampi_min(ks - k, 4) : ks;
         whole = some == 4 ? rows / AMPI_W * AMPI_W : 0;
-        AMPI_COUNTED(AMPI_(add_four), &x, sum, x.x, x.cs, whole, v + k, odd);
+        AMPI_COUNTED(AMPI_(add_four), &x, sum, x.x, x.cs, whole, v + k);
         for (r = whole; r < rows; r += AMPI_W) {
-            AMPI_V s = AMPI_(get)(sum, r), zero = AMPI_(splat)(0.0f);
-            for (i = 0; i < some + odd * (some & 1); i++)
-                s = AMPI_(fma)((i ^ odd) < some ? AMPI_(value)(&x, (i ^ odd) * x.cs + r, rows - r)
-                                                : zero,
-                               AMPI_(splat)(v[k + (i ^ odd)]), s);
+            AMPI_V s = AMPI_(get)(sum, r);
+            for (i = 0; i < some; i++)
+                s = AMPI_(fma)(AMPI_(value)(&x, i * x.cs + r, rows - r), AMPI_(splat)(v[k + i]), s);
             AMPI_(put)(sum, r, s);
         }
     }
@@ -10137,7 +10131,7 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
 /* Where its rows lie along k, W of them are turned, W k at a time; of bf16, faster by a tenth, as
    words of two k. */
 AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, const amp_dtype as,
-                                 size_t step, const float *v, size_t odd) {
+                                 size_t step, const float *v) {
     AMPI_V w[AMPI_W];
     size_t k;
 #if AMPI_W > 1
@@ -10149,40 +10143,34 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
         }
         AMPI_(transpose)(w);
         AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
-            const AMPI_U u = (AMPI_U)w[k], mask = AMPI_(u32)(0xffff0000u);
-            const AMPI_V a = AMPI_(from_bits)(odd ? u & mask : u << 16);
-            const AMPI_V b = AMPI_(from_bits)(odd ? u << 16 : u & mask);
-            s = AMPI_(fma)(a, AMPI_(splat)(v[2 * k + odd]), s);
-            s = AMPI_(fma)(b, AMPI_(splat)(v[2 * k + 1 - odd]), s);
+            const AMPI_U u = (AMPI_U)w[k];
+            s = AMPI_(fma)(AMPI_(from_bits)(u << 16), AMPI_(splat)(v[2 * k]), s);
+            s = AMPI_(fma)(AMPI_(from_bits)(u & 0xffff0000u), AMPI_(splat)(v[2 * k + 1]), s);
         }
         return s;
     }
 #endif
     AMPI_(turned)(w, x, type, as, step);
-    if (odd && AMPI_W > 1)
-        AMPI_UNROLL for (k = 0; k < AMPI_W; k++)
-            s = AMPI_(fma)(w[k ^ (AMPI_W > 1)], AMPI_(splat)(v[k ^ 1]), s);
-    else AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
+    AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
 /* As add_turned, for up to W rows. */
 AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                               const float *v, size_t odd) {
+                               const float *v) {
     float  m[AMPI_W * AMPI_W];
     AMPI_V s = AMPI_(get)(sum, 0);
     size_t k, i;
     for (k = 0; k < ks; k += AMPI_W) {
         const ampi_operand at = ampi_operand_at(*x, 0, k);
         AMPI_(turned_edge)(m, &at, x->rs, rows, ks - k);
-        for (i = 0; i < AMPI_W && i < ks - k + odd * (ks - k) % 2; i++)
-            s = AMPI_(fma)(AMPI_(get)(m, (i ^ odd) * AMPI_W), AMPI_(splat)(v[k + (i ^ odd)]), s);
+        for (i = 0; i < AMPI_W && i < ks - k; i++)
+            s = AMPI_(fma)(AMPI_(get)(m, i * AMPI_W), AMPI_(splat)(v[k + i]), s);
     }
     AMPI_(put)(sum, 0, s);
 }
 /* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
 AMPI_IN void AMPI_(along_as)(const amp_dtype type, const amp_dtype as, float *sum,
-                             const ampi_operand *x, size_t rows, size_t ks, const float *v,
-                             size_t odd) {
+                             const ampi_operand *x, size_t rows, size_t ks, const float *v) {
     enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
     const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
     AMPI_V s[BLOCKS];
@@ -10193,20 +10181,18 @@ AMPI_IN void AMPI_(along_as)(const amp_dtype type, const amp_dtype as, float *su
         for (k = 0; whole && ks - k >= deep; k += deep)
             AMPI_UNROLL for (q = 0; q < BLOCKS; q++)
                 s[q] = AMPI_(add_turned)(
-                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, as, x->rs, v + k,
-                    odd);
+                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, as, x->rs, v + k);
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
         for (q = r; k < ks && q < ampi_min(rows, r + BLOCKS * AMPI_W); q += AMPI_W) {
             const ampi_operand at = ampi_operand_at(*x, q, k);
-            AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k, odd);
+            AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k);
         }
     }
     AMPI_(done)();
 }
-AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                           const float *v, size_t odd) {
-    if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v, odd);
-    else AMPI_COUNTED(AMPI_(along_as), x, sum, x, rows, ks, v, odd);
+AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, float *v) {
+    if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
+    else AMPI_COUNTED(AMPI_(along_as), x, sum, x, rows, ks, v);
 }
 
 #undef AMPI_U
@@ -10369,7 +10355,7 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
 #if AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
     AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0, 0),
-    AMPI_FUNCTIONS(AMPI_TIER, NULL, AMPI_(kernel), AMPI_(write))};
+    AMPI_FUNCTIONS(AMPI_TIER, NULL, AMPI_(kernel), AMPI_(write), AMPI_(thin))};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
     AMPI_(step_from)};
@@ -10387,9 +10373,9 @@ static const ampi_loops AMPI_(loops) = {
 /* ---------------------------------------------------------------- >>impl  vectors
    Compiled in each tier's first inclusion (>>impl processors), by gcc and clang. What operators
    do not express is an instruction, on x86 by its own name: <immintrin.h> would take gcc a sixth
-   of a second and 60 MB. Besides what formulas need, a tier has: most16; zeros and zeros16, which
-   add the zeros among a vector's words or 16-bit numbers to an AMPI_N, fewer than 2^16; fma; and
-   low, high ..., of which transpose is made. */
+   of a second and 60 MB. Besides what formulas need, a tier has: most16; or_nan, which is u, or
+   some NaN where x is one; zeros and zeros16, which add the zeros among a vector's words or 16-bit
+   numbers to an AMPI_N, fewer than 2^16; fma; and low, high ..., of which transpose is made. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_VECTORS
 
@@ -10543,6 +10529,9 @@ AMPI_HERE AMPI_U AMPI_(few)(size_t n) { /* the first n, if n < 8 */
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(get_masked), (const void *p, AMPI_U mask),
                  "vmaskmovps {%1, %2, %0|%0, %2, %1}", "=x", "m"(*(const AMPI_(at) *)p),
                  "x"(mask))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(nan), (AMPI_V a),
+                 "vcmpunordps {%1, %1, %0|%0, %1, %1}", "=x", "x"(a))
+AMPI_HERE AMPI_U AMPI_(or_nan)(AMPI_U u, AMPI_V x) { return u | AMPI_(nan)(x); }
 
 #elif AMPI_W == 16 /* AVX-512 F, BW and VL */
 
@@ -10562,6 +10551,11 @@ AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros16), (AMPI_U a),
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(lower16), (AMPI_U a), "vpmovdw {%1, %0|%0, %1}",
                  "=v", "v"(a))
 AMPI_STORE(AMPI_U, put8, "vpmovdb", quarter, 1)
+AMPI_HERE AMPI_U AMPI_(or_nan)(AMPI_U u, AMPI_V x) {
+    const AMPI_U table = u - u + 0x22u; /* any NaN becomes a quiet one; all else is u's */
+    __asm__("vfixupimmps {$0, %2, %1, %0|%0, %1, %2, 0}" : "+v"(u) : "v"(x), "v"(table));
+    return u;
+}
 AMPI_HERE AMPI_ALWAYS uint32_t AMPI_(largest16)(AMPI_U u) {
     ampi_words_avx2 r;
     __asm__("vextracti64x4 {$1, %1, %0|%0, %1, 1}\n\tvpmaxuw {%t1, %0, %0|%0, %0, %t1}"
@@ -10658,6 +10652,11 @@ AMPI_HERE AMPI_U AMPI_(bits)(AMPI_V x) {
     return (AMPI_U)x;
 }
 AMPI_HERE AMPI_V AMPI_(from_bits)(AMPI_U u) { return (AMPI_V)u; }
+#if AMPI_W == 4
+AMPI_HERE AMPI_U AMPI_(or_nan)(AMPI_U u, AMPI_V x) {
+    return u | AMPI_(above)(AMPI_(size)(AMPI_(bits)(x)), AMPI_(u32)(AMPI_F32_INF));
+}
+#endif
 
 AMPI_HERE AMPI_V AMPI_(get)(const void *base, size_t i) {
     return *(const AMPI_(at) *)((const char *)base + 4 * i);
@@ -10668,9 +10667,10 @@ AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
 AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { *(AMPI_(at) *)base = (AMPI_V)u; }
 
 /* To bf16, in the upper 16 bits; the lower ones mean nothing. */
+AMPI_IN AMPI_U AMPI_(near)(AMPI_U u) { return u + ((u >> 16 & 1u) + 0x7fffu); } /* no NaN */
 AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
-    const AMPI_U near = u + ((u >> 16 & 1u) + 0x7fffu);
-    return AMPI_(choose)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF), u | 0x400000u, near);
+    const AMPI_U inf = AMPI_(u32)(AMPI_F32_INF);
+    return AMPI_(choose)(AMPI_(size)(u), inf, u | 0x400000u, AMPI_(near)(u));
 }
 
 /* To a 16-bit type. */
@@ -10716,7 +10716,7 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 #undef AMPI_PASS
 
 static const ampi_engine ampi_engine_c = {
-    AMPI_BLOCKS(2, AMPI_W4, 0, 0), AMPI_FUNCTIONS(, NULL, ampi_kernel_x4, ampi_write)};
+    AMPI_BLOCKS(2, AMPI_W4, 0, 0), AMPI_FUNCTIONS(, NULL, ampi_kernel_x4, ampi_write, ampi_thin)};
 
 static const ampi_loops ampi_loops_c = {
     ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
@@ -10829,11 +10829,11 @@ AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_uppers_pairs, (ampi_u16 order, ampi
                  "vpermw {%2, %1, %0%{%3%}%{z%}|%0%{%3%}%{z%}, %1, %2}", "=v", "v"(order), "v"(x),
                  "Yk"(0xaaaaaaaau))
 AMPI_AVX512 AMPI_ALWAYS int ampi_any_subnormal(ampi_x16 x, ampi_x16 y) {
-    uint8_t any;
+    int any;
     __asm__("vfpclassps {$0x20, %1, %%k1|k1, %1, 0x20}\n\t"
             "vfpclassps {$0x20, %2, %%k2|k2, %2, 0x20}\n\t"
-            "kortestw {%%k2, %%k1|k1, k2}\n\tsetne %0"
-            : "=r"(any) : "v"(x), "v"(y) : "cc", "k1", "k2");
+            "kortestw {%%k2, %%k1|k1, k2}"
+            : "=@ccnz"(any) : "v"(x), "v"(y) : "k1", "k2");
     return any;
 }
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_shorts_avx512, ampi_nearest_pairs, (ampi_x16 x),
@@ -10902,9 +10902,17 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_pairs(ampi_x16 *x, ampi_x16 *y) {
     return h;
 }
 
-/* Lines of 32 bf16: n elements of each line of memory, then 0, as are missing lines up to all. A
-   load of no elements gets an address inside of x: if a page is missing there, the processor
-   takes hundreds of cycles to find that it needs nothing of it. */
+/* 32 bf16, of n and m elements (up to 16 each) at p and q. A load of no elements gets an address
+   inside of x: if a page is missing there, the processor takes hundreds of cycles to find that it
+   needs nothing of it. */
+AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_few_pairs(const void *p, size_t n, const void *q, size_t m,
+                                                const amp_dtype type) {
+    if (type == AMP_F32)
+        return ampi_nearest_of_pairs(ampi_few_f32_avx512(p, n), ampi_few_f32_avx512(q, m));
+    return ampi_join_pairs(ampi_few_shorts_avx512(p, n), ampi_few_shorts_avx512(q, m));
+}
+
+/* Lines of 32 bf16: n elements of each line of memory, then 0, as are missing lines up to all. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
                                            const amp_dtype type, const int terms, size_t step,
                                            size_t lines, size_t all, size_t n) {
@@ -10917,12 +10925,8 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
             ampi_x16 o = ampi_value_avx512(x, i * step + next, second);
             ampi_put_words_avx512(dst, ampi_cut_pairs(&e, &o));
             ampi_put_words_avx512(dst + 16 * all, ampi_round_pairs(e, o));
-        } else if (type == AMP_F32) {
-            ampi_put_words_avx512(dst, ampi_nearest_of_pairs(ampi_few_f32_avx512(p, first),
-                                                             ampi_few_f32_avx512(q, second)));
         } else {
-            ampi_put_words_avx512(dst, ampi_join_pairs(ampi_few_shorts_avx512(p, first),
-                                                       ampi_few_shorts_avx512(q, second)));
+            ampi_put_words_avx512(dst, ampi_few_pairs(p, first, q, second, type));
         }
     }
     memset(dst, 0, (all - lines) * 64);
@@ -11000,6 +11004,91 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
     ampi_done_avx512();
 }
 
+/* A matrix times a vector. Of n rows that lie side by side, up to four k are added at a time; */
+AMPI_AVX512 AMPI_ALWAYS ampi_x16 ampi_add_four_pairs(ampi_x16 s, const void *x,
+                                                     const amp_dtype type, size_t cs, size_t n,
+                                                     size_t ks, const float *v) {
+    const ampi_u16 count = ampi_count_avx512(0), zip = count + (count << 16) + 0x100000u;
+    size_t         k;
+    AMPI_UNROLL for (k = 0; k < 4 && k < ks; k += 2) { /* 0 more would make +0 of -0 */
+        const size_t   second = k + 1 < ks ? n : 0;
+        const void    *p = ampi_at(x, type, k * cs), *q = ampi_at(p, type, second ? cs : 0);
+        const ampi_u16 w = ampi_few_pairs(p, n, q, second, type);
+        s = ampi_fma_pairs((ampi_x16)ampi_permute_pairs(zip, w), ampi_splat_avx512(v[k / 2]), s);
+    }
+    return s;
+}
+AMPI_AVX512 AMPI_ALWAYS void ampi_across_pairs(float *sum, const ampi_operand *x,
+                                               const amp_dtype type, size_t rows, size_t ks,
+                                               const float *v) {
+    const size_t whole = rows / 16 * 16, deep = ks / 4 * 4, cs = x->cs;
+    size_t       k, r;
+    for (k = 0; k < deep; k += 4)
+        for (r = 0; r < whole; r += 16)
+            ampi_put_avx512(sum, r, ampi_add_four_pairs(ampi_get_avx512(sum, r),
+                                                        ampi_at(x->x, type, k * cs + r), type, cs,
+                                                        16, 4, v + k / 2));
+    for (r = 0; r < rows; r += 16) {
+        const size_t n = ampi_min(rows - r, 16);
+        ampi_x16     s = ampi_get_avx512(sum, r);
+        for (k = r < whole ? deep : 0; k < ks; k += 4)
+            s = ampi_add_four_pairs(s, ampi_at(x->x, type, k * cs + r), type, cs, n, ks - k,
+                                    v + k / 2);
+        ampi_put_avx512(sum, r, s);
+    }
+}
+/* of 16 rows that lie along k, 32 k, turned; */
+AMPI_AVX512 AMPI_ALWAYS void ampi_along_pairs(float *sum, const ampi_operand *x,
+                                              const amp_dtype type, size_t rows, size_t ks,
+                                              const float *v) {
+    ampi_x16 w[16];
+    size_t   r, k, i;
+    for (r = 0; r < rows; r += 16) {
+        ampi_x16 s = ampi_get_avx512(sum, r);
+        for (k = 0; k < ks; k += 32) {
+            AMPI_UNROLL for (i = 0; i < 16; i++) {
+                const void *p = ampi_at(x->x, type, (r + i) * x->rs + k);
+                w[i] = type == AMP_BF16
+                           ? ampi_get_avx512(p, 0)
+                           : (ampi_x16)ampi_few_pairs(p, 16, ampi_at(p, type, 16), 16, type);
+            }
+            ampi_transpose_avx512(w);
+            AMPI_UNROLL for (i = 0; i < 16; i++)
+                s = ampi_fma_pairs(w[i], ampi_splat_avx512(v[k / 2 + i]), s);
+        }
+        ampi_put_avx512(sum, r, s);
+    }
+}
+/* and of what is left, packed pieces. */
+AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+                                 float *v) {
+    const int    dot = x->cs == 1 && rows == 1, across = x->rs == 1 && !dot;
+    const size_t whole = rows / 16 * 16, deep = across ? ks : ks / 32 * 32;
+    uint32_t     piece[16 * AMPI_DEEP];
+    size_t       k, r, i;
+    for (k = 0; k < ks; k += 32) { /* v to pairs, in its own place */
+        const size_t n = ampi_min(ks - k, 16), m = ampi_min(ks - k - n, 16);
+        ampi_put_words_avx512(v + k / 2, ampi_few_pairs(v + k, n, v + k + n, m, AMP_F32));
+    }
+    if (across && x->type == AMP_F32) ampi_across_pairs(sum, x, AMP_F32, rows, ks, v);
+    else if (across) ampi_across_pairs(sum, x, AMP_BF16, rows, ks, v);
+    else if (x->type == AMP_F32) ampi_along_pairs(sum, x, AMP_F32, whole, deep, v);
+    else ampi_along_pairs(sum, x, AMP_BF16, whole, deep, v);
+    for (r = 0; r < rows && !across; r += 16) {
+        ampi_x16 s = ampi_get_avx512(sum, r);
+        for (k = r < whole ? deep : 0; k < ks; k += 32) {
+            const ampi_operand at = ampi_operand_at(*x, r, k);
+            ampi_pack_pairs_avx512(piece, dot ? 1 : 16, !dot, &at, 1, rows - r, ks - k);
+            for (i = 0; i < 16 && 2 * i < ks - k; i++)
+                s = ampi_fma_pairs(dot ? ampi_splat_avx512(ampi_load_f32(piece, i))
+                                       : ampi_get_avx512(piece, i * 16),
+                                   ampi_splat_avx512(v[k / 2 + i]), s);
+        }
+        ampi_put_avx512(sum, r, s);
+    }
+    ampi_done_avx512();
+}
+
 /* Writes sums as bf16, with ampi_write's bits: no sum is subnormal here. */
 AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, size_t ld,
                                          size_t i, size_t j, size_t rows, size_t cols) {
@@ -11057,7 +11146,8 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
     AMPI_BLOCKS(4, 16, 1, 0),
-    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_pairs, ampi_write_pairs_avx512)};
+    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_pairs, ampi_write_pairs_avx512,
+                   ampi_thin_pairs)};
 
 static const ampi_loops ampi_loops_pairs = {
     ampi_cast_pairs, ampi_check_avx512, ampi_fold_avx512, ampi_unscale_from_avx512,
@@ -11196,7 +11286,7 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C,
 
 static const ampi_engine ampi_engine_mmla = {
     AMPI_BLOCKS(4, 4, 1, AMPI_TILES),
-    AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon)};
+    AMPI_FUNCTIONS(_neon, ampi_pack_mmla, ampi_kernel_mmla, ampi_write_neon, NULL)};
 
 #endif /* AMPI_NEON */
 
@@ -11316,7 +11406,8 @@ static const ampi_engine ampi_engine_tiles = {
     AMPI_IS(rows, 32), AMPI_IS(cols, 32), AMPI_IS(row_step, 32), AMPI_IS(col_step, 32),
     AMPI_IS(depth, 64), AMPI_IS(near, 20), AMPI_IS(pairs, 1), AMPI_IS(least, AMPI_TILES),
     AMPI_IS(use_tiles, ampi_use_tiles),
-    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512)};
+    AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
+                   NULL)};
 
 #endif /* AMPI_AMX */
 

@@ -284,6 +284,14 @@ TILES_FN uint32_t ampi_mask_zeros16_avx512(tiles_words x) {
     return mask;
 }
 
+TILES_FN tiles_words ampi_or_nan_avx512(tiles_words u, tiles_floats x) { /* VFIXUPIMMPS of 0x22 */
+    const tiles_words v = (tiles_words)x;
+    int               i;
+    for (i = 0; i < 16; i++)
+        if ((v[i] & 0x7fffffffu) > AMPI_F32_INF) u[i] = v[i] | 0x400000u;
+    return u;
+}
+
 /* What no mask reads or writes may not be there. */
 static inline size_t tiles_few(size_t n) { return n < 16 ? n : 16; }
 TILES_FN tiles_floats ampi_few_f32_avx512(const void *p, size_t n) {

@@ -1508,6 +1508,39 @@ TEST(batch_cache, "manual: the same with a session's weight cache, of weights th
     batch_rows(kinds, COUNT_OF(kinds));
 }
 
+TEST(batch_zero, "manual: the same where what a row adds last underflows: its zero has the same sign") {
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"};
+    enum { M = 35, N = 20, K = 37 };
+    static const size_t few[] = {1, 2, 3, 17};
+    static float a[M * K], b[N * K], c[M * N], part[M * N];
+    size_t       t, i, n, k;
+    int          way;
+    for (t = 0; t < COUNT_OF(tiers); t++) {
+        if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
+        for (k = 1; k <= K; k++)
+            for (n = 1; n <= N; n += n < 2 ? 6 : 13)
+                for (way = 0; way < 8; way++) { /* transposed, compute bf16 or stored so */
+                    amp_gemm_args g;
+                    memset(&g, 0, sizeof g);
+                    memset(a, 0, sizeof a), memset(b, 0, sizeof b);
+                    g.m = M, g.n = n, g.k = k, g.trans_a = way & 1, g.trans_b = way >> 1 & 1;
+                    g.a = a, g.b = b, g.c = c, g.compute = AMP_BF16;
+                    g.a_type = way & 4 ? AMP_BF16 : AMP_F32;
+                    for (i = 0; i < M; i++)
+                        ampi_store(a, g.a_type, g.trans_a ? (k - 1) * M + i : i * k + k - 1, 0x0da20000u); /* 1e-30 */
+                    for (i = 0; i < n; i++) b[g.trans_b ? i * k + k - 1 : (k - 1) * n + i] = -1e-10f;
+                    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+                    g.c = part, g.lda = g.trans_a ? M : 0;
+                    for (i = 0; i < COUNT_OF(few); i++) {
+                        g.m = few[i];
+                        CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+                        CHECK_MEM(part, c, few[i] * n * sizeof *c);
+                    }
+                }
+    }
+    amp_cpu_force_tier(NULL);
+}
+
 static float      alpha_seen;
 static amp_result see_alpha(const amp_backend *self, const amp_gemm_args *args) {
     (void)self;
@@ -1585,5 +1618,6 @@ int main(int argc, char **argv) {
     RUN(batch_rounded);
     RUN(batch_scope);
     RUN(batch_cache);
+    RUN(batch_zero);
     return test_end();
 }
