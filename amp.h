@@ -1212,8 +1212,8 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
    NULL). The environment variable AMP_POLICY may hold the same words. AMP_DTYPE=fp16 or bf16 is
    low, even if the program has set op:gemm; then an AMP_POLICY of the other type (word or policy)
    is AMP_ERROR_MIXED_TYPES. AMP_ENABLE=1, or an AMP_DTYPE of 16 bits, ends the program's off.
-   AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. If AMP_DTYPE or AMP_ENABLE
-   cannot be read, *value is its text, and *position 0. */
+   AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. AMP_ERROR_PARSE of AMP_DTYPE
+   or AMP_ENABLE: *value is its text, and *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
@@ -1286,8 +1286,8 @@ typedef struct amp_session_desc {
 
 /* Start a session. Zero *session before its first start; do not move it while it runs. desc NULL:
    all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY override desc, with the
-   errors of amp_optimizer_desc_from_env and amp_autocast_from_env; if they ask for fp16, the loss
-   scale is on. Only start allocates, and large products use malloc. Products on another stream
+   errors of amp_optimizer_desc_from_env, then of amp_autocast_from_env; if they ask for fp16, the
+   loss scale is on. Only start allocates, and large products use malloc. Products on another stream
    than backend's stay fp32. In an iteration scale the loss, unscale gradients (with momentum: as
    amp_optimizer_carry says), step unless scaler->found_inf, update the scaler, call
    amp_session_changed. A loop's own Adam is at step scaler->good + 1. End sessions in reverse

@@ -123,6 +123,7 @@ static void load_text(text *t, const options *o) {
     while ((got = fread(all + size, 1, room - size, f)) > 0) {
         size += got;
         if (size < room) continue;
+        if (size > 200000000) fail(1, o->text, "is longer than 200 MB", "give a shorter --text");
         all = (unsigned char *)realloc(all, room *= 2);
         if (!all) fail(1, o->text, "is too large for memory", "give a smaller file");
     }

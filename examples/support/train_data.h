@@ -240,7 +240,7 @@ static void load_digits(dataset *d, const char *path) {
         }
     }
     free(table);
-    snprintf(d->name, sizeof d->name, "%lu digits of 8x8 pixels in %.300s: every fifth held out",
+    snprintf(d->name, sizeof d->name, "%lu digits of 8x8 pixels in %.300s, every fifth held out",
              (unsigned long)rows, path);
 }
 

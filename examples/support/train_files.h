@@ -17,14 +17,31 @@ static inline int same_file(const char *a, const char *b) {
     return strcmp(a, b) == 0;
 }
 
+/* Is it in this directory? */
+static inline int is_in(const char *path, const char *directory) {
+#ifdef F_GETFD
+    const char *slash = strrchr(path, '/');
+    char        parent[1040];
+    struct stat x, y;
+    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    return stat(parent, &x) == 0 && stat(directory, &y) == 0 && S_ISDIR(y.st_mode) &&
+           x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+#else
+    (void)path, (void)directory;
+    return 0;
+#endif
+}
+
 /* What option writes at path (or at path.new, before it is whole) must not be what is read, or what
-   another option writes. NULL is no file. */
+   another option writes, nor beside the files of a directory that is read. NULL is no file. */
 static inline void refuse_overwriting(const char *option, const char *path, const char *other) {
     char beside[1040], problem[1200];
     if (!path || !other) return;
     snprintf(beside, sizeof beside, "%s.new", path);
-    if (!same_file(path, other) && !same_file(beside, other)) return;
-    snprintf(problem, sizeof problem, "%s %.1000s would overwrite this file", option, path);
+    const int inside = is_in(path, other);
+    if (!inside && !same_file(path, other) && !same_file(beside, other)) return;
+    snprintf(problem, sizeof problem, "%s %.1000s would %s", option, path,
+             inside ? "write among the data" : "overwrite this file");
     fail(2, other, problem, "choose another one to be written");
 }
 

@@ -323,6 +323,8 @@ for option in --save --report; do
     one_run='--task classify --dtype bf16 --seeds 1 --epochs 1'
     refuses "train: $option on the digits is refused" 'digits.csv.gz: --.* would overwrite' \
         env -u AMP_DATA "$build/train" $one_run --data digits --out "$out" $option "$PWD/examples/digits/../digits/digits.csv.gz"
+    refuses "train: and $option beside the data" 'idx: --.* would write among the data' \
+        "$build/train" $one_run --data "$out/idx" --out "$out" $option "$out/idx/state"
     refuses "train: and $option on those that AMP_DATA names" 'own.csv.gz: --.* would overwrite' \
         env AMP_DATA="$out/own.csv.gz" "$build/train" $one_run --out "$out" $option "$out/other.csv.gz"
 done

@@ -243,6 +243,7 @@ gpt)
     wrong '--muon is not for --check'    muon         --check --muon
     wrong 'a missing text is named'      nowhere      --text "$out/nowhere"
     wrong 'a directory is named'         "$out"       --text "$out"
+    wrong 'a text without end is named'  '/dev/zero: is longer' --text /dev/zero
     wrong 'a text too short is named'    digits.txt   --context 64 --text examples/digits/digits.txt
     wrong 'a width that the heads do not divide'  250 --width 250
     wrong 'a report on a full disk is named'  '/dev/full: No space left'  $one --report /dev/full
