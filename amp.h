@@ -10552,7 +10552,7 @@ AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(lower16), (AMPI_U a), "vpmovdw 
                  "=v", "v"(a))
 AMPI_STORE(AMPI_U, put8, "vpmovdb", quarter, 1)
 AMPI_HERE AMPI_U AMPI_(or_nan)(AMPI_U u, AMPI_V x) {
-    const AMPI_U table = u - u + 0x22u; /* any NaN becomes a quiet one; all else is u's */
+    const AMPI_U zero = {0}, table = zero + 0x22u; /* of a NaN a quiet one, of all else u */
     __asm__("vfixupimmps {$0, %2, %1, %0|%0, %1, %2, 0}" : "+v"(u) : "v"(x), "v"(table));
     return u;
 }
