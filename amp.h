@@ -10180,8 +10180,9 @@ AMPI_IN void AMPI_(along_as)(const amp_dtype type, const amp_dtype as, float *su
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
         for (k = 0; whole && ks - k >= deep; k += deep)
             AMPI_UNROLL for (q = 0; q < BLOCKS; q++)
-                s[q] = AMPI_(add_turned)(
-                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, as, x->rs, v + k);
+                s[q] = AMPI_(add_turned)(s[q],
+                                         ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type,
+                                         as, x->rs, v + k);
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
         for (q = r; k < ks && q < ampi_min(rows, r + BLOCKS * AMPI_W); q += AMPI_W) {
             const ampi_operand at = ampi_operand_at(*x, q, k);
@@ -11010,12 +11011,13 @@ AMPI_AVX512 AMPI_ALWAYS ampi_x16 ampi_add_four_pairs(ampi_x16 s, const void *x,
                                                      size_t ks, const float *v) {
     const ampi_u16 count = ampi_count_avx512(0), zip = count + (count << 16) + 0x100000u;
     size_t         k;
-    AMPI_UNROLL for (k = 0; k < 4 && k < ks; k += 2) { /* 0 more would make +0 of -0 */
-        const size_t   second = k + 1 < ks ? n : 0;
-        const void    *p = ampi_at(x, type, k * cs), *q = ampi_at(p, type, second ? cs : 0);
-        const ampi_u16 w = ampi_few_pairs(p, n, q, second, type);
-        s = ampi_fma_pairs((ampi_x16)ampi_permute_pairs(zip, w), ampi_splat_avx512(v[k / 2]), s);
-    }
+    AMPI_UNROLL for (k = 0; k < 4; k += 2)
+        if (k < ks) { /* zeros would make +0 of -0 */
+            const size_t   second = k + 1 < ks ? n : 0;
+            const void    *p = ampi_at(x, type, k * cs), *q = ampi_at(p, type, second ? cs : 0);
+            const ampi_u16 w = ampi_permute_pairs(zip, ampi_few_pairs(p, n, q, second, type));
+            s = ampi_fma_pairs((ampi_x16)w, ampi_splat_avx512(v[k / 2]), s);
+        }
     return s;
 }
 AMPI_AVX512 AMPI_ALWAYS void ampi_across_pairs(float *sum, const ampi_operand *x,
