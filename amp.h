@@ -320,7 +320,7 @@
               bf16 have other bits, unless amp_cpu_force_tier("neon") is called. One name for the
               fused steps, text of reports in examples/amp_report.h, the weight cache in the
               session. State files have version 6, which 0.6.0 refuses as newer; its own are read,
-              but for those of AMP_FORMAT_KAHAN.
+              except those of AMP_FORMAT_KAHAN.
        Older  0.6.0 has amp_matmul, amp_linear and Lion, 0.5.0 ranks, sparse gradients, storage
               formats and reports, 0.4.0 amp_gemm_ex and fast products, 0.3.0 CUDA and autocast.
               Each release's own History has a line for each name that it changed. */
