@@ -6735,6 +6735,7 @@ static amp_result ampi_follow(ampi_target *to) {
     int         hops;
     to->mode = stat(to->base, &s) == 0 ? (int)(s.st_mode & 07777) : -1;
     if (to->mode >= 0 && !S_ISREG(s.st_mode)) return AMP_ERROR_UNSUPPORTED; /* as /dev/stdout */
+    if (to->mode < 0 && errno == EOVERFLOW) to->mode = 0600; /* it is there, its number too large */
     for (hops = 0; hops <= 40; hops++) { /* Linux follows 40 */
         const ssize_t length = readlink(to->base, link, sizeof link);
         const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(to->base) : 0;
