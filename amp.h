@@ -943,7 +943,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    The update is lazy: weight, moments and model copy change only in rows that are there, with the
    bias corrections of the step. A weight_decay of 0 is 0, not the optimizer's. If every row is
    there once and nothing decays, a step has the bits of one without rows. rebind moves weight and
-   grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks,
+   grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, shards,
    add_flat. */
 
 typedef struct amp_rows {
@@ -6735,6 +6735,7 @@ static amp_result ampi_follow(ampi_target *to) {
     int         hops;
     to->mode = stat(to->base, &s) == 0 ? (int)(s.st_mode & 07777) : -1;
     if (to->mode >= 0 && !S_ISREG(s.st_mode)) return AMP_ERROR_UNSUPPORTED; /* as /dev/stdout */
+    if (to->mode < 0 && errno == EOVERFLOW) to->mode = 0600; /* it is there, its number too large */
     for (hops = 0; hops <= 40; hops++) { /* Linux follows 40 */
         const ssize_t length = readlink(to->base, link, sizeof link);
         const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(to->base) : 0;
@@ -8314,19 +8315,25 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
 }
 
 /* Reads the set that path names, if it names one. If each rank reads only one file, these are
-   compared here. The sums of all files must add up to the set's content. */
+   compared here. The sums of all files must add up to the set's content. Ranks that look for
+   spikes must go on from the same norms, which a file has if it has a report. */
 static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                   amp_result result) {
-    const uint64_t content = l->one.set.content;
-    uint64_t       hash;
-    double         words[2];
-    int            one;
+    const amp_report_desc *watch   = &opt->plan->watch;
+    const int              spikes  = watch->spike_norm > 0.0f || watch->spike_z > 0.0f;
+    const uint64_t         content = l->one.set.content;
+    uint64_t               hash;
+    double                 words[2];
+    int                    one;
     if (result == AMP_OK && (l->one.flags & AMPI_FILE_SET)) result = ampi_load_set(opt, path, l);
     hash = ampi_hash(ampi_hash(l->files[0].common, content), (uint64_t)l->alone);
+    if (spikes) hash = ampi_hash(hash, l->files[0].flags & AMPI_FILE_REPORT);
     one  = result == AMP_OK && l->alone;
     ampi_split_sum(words, one ? l->sum : 0);
     if (opt->plan->meets == AMPI_OVER_SUMS)
-        ampi_agree(opt, &result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
+        ampi_agree(opt, &result, AMP_ERROR_READ, hash,
+                   spikes ? AMPI_NOT_ONE ", or not all have a report, which spikes need"
+                          : AMPI_NOT_ONE, words, 2);
     if (one) l->sum = ampi_join_sums(words);
     if (result == AMP_OK && content && l->sum != content)
         return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);

@@ -15,6 +15,7 @@ struct stat { mode_t st_mode; };
 #define EIO         5
 #define EINVAL      22
 #define ELOOP       62
+#define EOVERFLOW   84
 #define O_RDONLY    0
 #define O_WRONLY    1
 #define O_CREAT     0x200
