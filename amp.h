@@ -10986,8 +10986,9 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
     }
 }
 
-AMPI_AVX512 void ampi_pack_piece(uint32_t *dst, size_t width, int of_b, const ampi_operand *x,
-                                 int terms, size_t rows, size_t ks) {
+AMPI_AVX512 AMPI_ALWAYS void ampi_pack_piece(uint32_t *dst, size_t width, int of_b,
+                                             const ampi_operand *x, int terms, size_t rows,
+                                             size_t ks) {
     uint32_t     some[2 * 32 * 16];
     const int    along = x->cs == 1;
     const size_t step = along ? x->rs : x->cs, all = along ? width : 32;
