@@ -694,7 +694,7 @@ AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
 /* ------------------------------------------------------------------ >>api  gemm */
 
 /* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. Sums are
-   fp32. With AMP_BF16 or AMP_F16 compute rounds a and b on the way in (the bits of amp_cast), at
+   fp32. With AMP_BF16 or AMP_F16 compute rounds a and b (the bits of amp_cast, NaNs aside), at
    the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, except in a scope
    of autocast: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
