@@ -694,7 +694,7 @@ AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
 /* ------------------------------------------------------------------ >>api  gemm */
 
 /* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. Sums are
-   fp32. With AMP_BF16 or AMP_F16 compute rounds a and b on the way in (the bits of amp_cast), at
+   fp32. With AMP_BF16 or AMP_F16 compute rounds a and b (the bits of amp_cast, NaNs aside), at
    the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, except in a scope
    of autocast: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
@@ -10993,8 +10993,9 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
     }
 }
 
-AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
-                                        const ampi_operand *x, int terms, size_t rows, size_t ks) {
+AMPI_AVX512 AMPI_ALWAYS void ampi_pack_piece(uint32_t *dst, size_t width, int of_b,
+                                             const ampi_operand *x, int terms, size_t rows,
+                                             size_t ks) {
     uint32_t     some[2 * 32 * 16];
     const int    along = x->cs == 1;
     const size_t step = along ? x->rs : x->cs, all = along ? width : 32;
@@ -11009,6 +11010,10 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
         for (; p != dst && terms--; p += all * 16, dst += width * 16)
             ampi_pack_lines(dst, width, of_b, (const char *)p, 64, along);
     }
+}
+AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
+                                        const ampi_operand *x, int terms, size_t rows, size_t ks) {
+    ampi_pack_piece(dst, width, of_b, x, terms, rows, ks);
     ampi_done_avx512();
 }
 
@@ -11068,11 +11073,12 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_along_pairs(float *sum, const ampi_operand *x,
         ampi_put_avx512(sum, r, s);
     }
 }
-/* and of what is left, packed pieces. */
+/* and of what is left, packed pieces; without vzeroupper, behind which gcc 11 uses vectors from
+   before. */
 AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                  float *v) {
     const int    dot = x->cs == 1 && rows == 1, across = x->rs == 1 && !dot;
-    const size_t whole = rows / 16 * 16, deep = across ? ks : ks / 32 * 32;
+    const size_t whole = rows / 16 * 16, deep = ks / 32 * 32;
     uint32_t     piece[16 * AMPI_DEEP];
     size_t       k, r, i;
     for (k = 0; k < ks; k += 32) { /* v to pairs, in its own place */
@@ -11087,7 +11093,7 @@ AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows,
         ampi_x16 s = ampi_get_avx512(sum, r);
         for (k = r < whole ? deep : 0; k < ks; k += 32) {
             const ampi_operand at = ampi_operand_at(*x, r, k);
-            ampi_pack_pairs_avx512(piece, dot ? 1 : 16, !dot, &at, 1, rows - r, ks - k);
+            ampi_pack_piece(piece, dot ? 1 : 16, !dot, &at, 1, rows - r, ks - k);
             for (i = 0; i < 16 && 2 * i < ks - k; i++)
                 s = ampi_fma_pairs(dot ? ampi_splat_avx512(ampi_load_f32(piece, i))
                                        : ampi_get_avx512(piece, i * 16),
