@@ -553,7 +553,7 @@ typedef struct amp_tensor {
     void       *grad;       /* scaled gradient; NULL: frozen, costs nothing, never changes      */
     amp_dtype   grad_type;  /* set it for 16-bit gradients: zero is AMP_F32, of 4 bytes        */
     void       *model;      /* model copy, or NULL                                             */
-    amp_dtype   model_type; /* type of model; ignored if model is NULL                         */
+    amp_dtype   model_type; /* set it with model: zero is AMP_F32, of 4 bytes                  */
     float       lr_scale;   /* factor on the learning rate; 0 means 1                          */
     float       weight_decay;    /* 0: the optimizer's                                         */
     int         no_weight_decay; /* nonzero: none                                              */
@@ -603,7 +603,7 @@ typedef struct amp_status {
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
     uint32_t stuck;        /* 1: scaler.stuck is, or skipped_in_a_row is 40 or more              */
-    uint64_t steps;        /* taken, plus desc.first_step                                        */
+    uint64_t steps;        /* taken, plus desc.first_step; from begin_step on with the open one  */
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
     uint64_t missed_updates; /* checks of a shared scaler that no update had preceded            */
