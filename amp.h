@@ -9266,7 +9266,7 @@ static amp_result ampi_session_ok(const amp_session *session, const amp_session_
     const ampi_refusal  list[] = {
         {!session, AMP_ERROR_INVALID_ARGUMENT, "session is NULL"},
         {session && ampi_session_runs(session), AMP_ERROR_BAD_STATE,
-         "this session runs: call amp_session_end first"},
+         "this session runs: call amp_session_end first, in its thread"},
         {!b->functions, AMP_ERROR_INVALID_ARGUMENT,
          "amp_session_desc.backend was not made by amp_cuda_backend"},
         {!d->num_bytes && b->functions != &ampi_cpu_functions, AMP_ERROR_INVALID_ARGUMENT,
