@@ -2973,7 +2973,7 @@ static const char *const ampi_texts[] = {
     "a step is open: call amp_optimizer_end_step after every begin_step, also where that returns "
     "false, and after every check",
     "no step is open: call amp_optimizer_begin_step, or amp_optimizer_check",
-    "the state could not be written",
+    "the state could not be written: errno, or your callback, says why",
     "the state could not be read",
     "not a state saved by amp.h",
     "the state was saved by a newer amp.h",
