@@ -553,7 +553,7 @@ typedef struct amp_tensor {
     void       *grad;       /* scaled gradient; NULL: frozen, costs nothing, never changes      */
     amp_dtype   grad_type;  /* set it for 16-bit gradients: zero is AMP_F32, of 4 bytes        */
     void       *model;      /* model copy, or NULL                                             */
-    amp_dtype   model_type; /* type of model; ignored if model is NULL                         */
+    amp_dtype   model_type; /* set it with model: zero is AMP_F32, of 4 bytes                  */
     float       lr_scale;   /* factor on the learning rate; 0 means 1                          */
     float       weight_decay;    /* 0: the optimizer's                                         */
     int         no_weight_decay; /* nonzero: none                                              */
@@ -603,7 +603,7 @@ typedef struct amp_status {
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
     uint32_t stuck;        /* 1: scaler.stuck is, or skipped_in_a_row is 40 or more              */
-    uint64_t steps;        /* taken, plus desc.first_step                                        */
+    uint64_t steps;        /* taken, plus desc.first_step; from begin_step on with the open one  */
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
     uint64_t missed_updates; /* checks of a shared scaler that no update had preceded            */
@@ -2973,7 +2973,7 @@ static const char *const ampi_texts[] = {
     "a step is open: call amp_optimizer_end_step after every begin_step, also where that returns "
     "false, and after every check",
     "no step is open: call amp_optimizer_begin_step, or amp_optimizer_check",
-    "the state could not be written",
+    "the state could not be written: errno, or your callback, says why",
     "the state could not be read",
     "not a state saved by amp.h",
     "the state was saved by a newer amp.h",
@@ -9273,7 +9273,7 @@ static amp_result ampi_session_ok(const amp_session *session, const amp_session_
     const ampi_refusal  list[] = {
         {!session, AMP_ERROR_INVALID_ARGUMENT, "session is NULL"},
         {session && ampi_session_runs(session), AMP_ERROR_BAD_STATE,
-         "this session runs: call amp_session_end first"},
+         "this session runs: call amp_session_end first, in its thread"},
         {!b->functions, AMP_ERROR_INVALID_ARGUMENT,
          "amp_session_desc.backend was not made by amp_cuda_backend"},
         {!d->num_bytes && b->functions != &ampi_cpu_functions, AMP_ERROR_INVALID_ARGUMENT,

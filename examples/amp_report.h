@@ -67,8 +67,8 @@ AMP_REPORT_DEF double amp_report_grads(const amp_tensor_report *t) {
    Underflow: in the last sample at least a quarter of a tensor's nonzero fp16 gradients were
    subnormal. */
 typedef enum amp_advice_code {
-    AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1 or less, or after ten overflows in a row: how
-                                  many; the first tensor whose gradients hold one                 */
+    AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1 or less, or after ten overflows in a row of a
+                                  scale that moves: how many; the first tensor that holds one     */
     AMP_ADVICE_BAD_WEIGHTS,    /* so, and weights of this tensor are not finite                   */
     AMP_ADVICE_STUCK,          /* five overflows or more in a row, at the least scale: how many   */
     AMP_ADVICE_TOO_MANY_SKIPS, /* over one in ten, the first 64 of a run apart, and twice what
@@ -231,7 +231,8 @@ AMP_REPORT_DEF amp_result amp_report_advice(const amp_optimizer *opt, amp_advice
     if (result != AMP_OK) return result;
     amp_report_count(&k);
     if (k.nan >= 0 && k.num_history &&
-        (k.history[k.num_history - 1].loss_scale <= 1.0f || k.row >= (double)AMP_REPORT_NAN_ROW)) {
+        (k.history[k.num_history - 1].loss_scale <= 1.0f ||
+         (k.row >= (double)AMP_REPORT_NAN_ROW && (!k.run.fixed_scale || k.bad_weights >= 0)))) {
         if (k.bad_weights >= 0)
             amp_report_advise(&k, AMP_ADVICE_BAD_WEIGHTS, k.bad_weights, (double)k.run.nans);
         else amp_report_advise(&k, AMP_ADVICE_NAN, k.nan, (double)k.run.nans);

@@ -57,7 +57,8 @@ RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1
 
-SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh tests/golden/scaler_traces.txt amp.h
+SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh tests/golden/scaler_traces.txt \
+           examples/amp_report.h examples/support/attention.h amp.h
 
 # make test: does amp.h work with this compiler, on this processor? make ci: what else can a change
 # break? make check: both, without samples, and more. Long ones first, so that none is left alone at

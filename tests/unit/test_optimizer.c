@@ -1056,6 +1056,23 @@ TEST(gate, "contract: the gate says skip, 1 / scale times the clip factor, and t
     rig_end(&r);
 }
 
+TEST(steps_of_open, "manual: from begin_step on status.steps has the open step, as bias correction counts") {
+    amp_optimizer_desc desc = kind_desc(0);
+    rig                r;
+    rig_single(&r, &desc, 2, AMP_F32);
+    store(r.tensor[0].grad, AMP_F32, 0, 1.0f), store(r.tensor[0].grad, AMP_F32, 1, 1.0f);
+    CHECK_EQ_U64(status_of(&r).steps, 0);
+    CHECK(amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_U64(status_of(&r).steps, 1);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    CHECK_EQ_U64(status_of(&r).steps, 1);
+    store_bits(r.tensor[0].grad, AMP_F32, 1, 0x7f800000u);
+    CHECK(!amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_U64(status_of(&r).steps, 1);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    rig_end(&r);
+}
+
 /* =========================================================================== norm and clipping */
 
 static const size_t norm_sizes[] = {0,    1,    7,     255,   256,   257,
@@ -4110,6 +4127,7 @@ int main(int argc, char **argv) {
     RUN(scale_of_backward);
     RUN(grad_clipped);
     RUN(gate);
+    RUN(steps_of_open);
     RUN(norm_order);
     RUN(norm_partials);
     RUN(norm_value);

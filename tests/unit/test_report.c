@@ -1526,6 +1526,12 @@ TEST(advice_too_high, "a scale that never moves and overflows") {
         step(&r, 0.01f);
         only(&r, AMP_ADVICE_SCALE_TOO_HIGH);
     }
+    for (i = 0; i < 12; i++) { /* inf - inf: NaN that a lower scale cures */
+        fill(&r, 1, 1e6f);
+        store_bits(r.tensor[0].grad, AMP_F16, 9, 0x7e00u);
+        step(&r, 0.01f);
+        only(&r, AMP_ADVICE_SCALE_TOO_HIGH);
+    }
     steps_of(&r, 128, 1.0f, 1.0f);
     only(&r, -1);
     end(&r);
