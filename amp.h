@@ -309,7 +309,8 @@
               refuses arrays that overlap in part. With AMP_CBLAS on Apple a scope leaves fp32
               products to Accelerate. With AMP_NO_RANKS a set of files is AMP_ERROR_UNSUPPORTED.
               Repairs of files: a number that no run can have, padding, or bytes behind the end are
-              AMP_ERROR_CORRUPT, and no save writes such a number. Sets at steps of 9e15 and more
+              AMP_ERROR_CORRUPT, and no save writes such a number. Ranks that look for spikes load
+              a set only if all of its files have a report, or none. Sets at steps of 9e15 and more
               are saved and loaded. A set over files of another version is refused. A report on
               another number of ranks is the one with most overflows. Carry works after a load.
               Other repairs: casts of a session read nothing between rows or matrices. A prepare
