@@ -1255,7 +1255,7 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
     uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
-    uint64_t small;      /* products left in fp32: casts would take longer                        */
+    uint64_t small;      /* products left in fp32: casts would take longer; 0 without num_bytes  */
     uint64_t mismatches; /* weights cast for every product: their model copy has another type   */
     /* private: */
     amp_autocast        *before;
