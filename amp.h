@@ -7119,7 +7119,8 @@ typedef struct ampi_engine {
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, relu. */
     void (*write)(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
                   size_t rows, size_t cols);
-    /* sum[r] += element (r, k) * v[k]; 32 more numbers have room, and v may change. */
+    /* sum[r] += element (r, k) * v[k]. Both have room for 32 more, and v may change. NULL in tiles
+       and BFMMLA, which leave these products to the tier's other engine. */
     void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, float *v);
 } ampi_engine;
 
@@ -11018,7 +11019,7 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
     ampi_done_avx512();
 }
 
-/* A matrix times a vector. Of n rows that lie side by side, up to four k are added at a time; */
+/* A matrix times a vector, up to four k at a time, where n rows (up to 16) lie side by side. */
 AMPI_AVX512 AMPI_ALWAYS ampi_x16 ampi_add_four_pairs(ampi_x16 s, const void *x,
                                                      const amp_dtype type, size_t cs, size_t n,
                                                      size_t ks, const float *v) {
@@ -11052,7 +11053,7 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_across_pairs(float *sum, const ampi_operand *x
         ampi_put_avx512(sum, r, s);
     }
 }
-/* of 16 rows that lie along k, 32 k, turned; */
+/* The same where rows lie along k: 16 rows and 32 k at a time, turned. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_along_pairs(float *sum, const ampi_operand *x,
                                               const amp_dtype type, size_t rows, size_t ks,
                                               const float *v) {
@@ -11074,8 +11075,8 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_along_pairs(float *sum, const ampi_operand *x,
         ampi_put_avx512(sum, r, s);
     }
 }
-/* and of what is left, packed pieces; without vzeroupper, behind which gcc 11 uses vectors from
-   before. */
+/* Edges of rows along k, and dot products, are packed, without vzeroupper: gcc 11 at -O3 would go
+   on using vectors from before it. */
 AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                  float *v) {
     const int    dot = x->cs == 1 && rows == 1, across = x->rs == 1 && !dot;

@@ -172,11 +172,13 @@ static void few_rows(void) {
 static void one_row(void) {
     static const size_t sizes[][2] = {{256, 256}, {512, 512}, {1024, 1024}, {256, 1024}, {1024, 256}};
     size_t i;
-    int    trans, compute;
+    int    trans, type;
     for (i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (trans = 0; trans <= 2; trans += 2)
-            for (compute = 1; compute < 3; compute++)
-                product("one", 1, sizes[i][0], sizes[i][1], 1, trans, AMP_F32, (amp_dtype)compute, FP32);
+            for (type = 1; type < 3; type++) { /* rounded, and stored */
+                product("one", 1, sizes[i][0], sizes[i][1], 1, trans, AMP_F32, (amp_dtype)type, FP32);
+                product("one", 1, sizes[i][0], sizes[i][1], 1, trans, (amp_dtype)type, AMP_F32, FP32);
+            }
 }
 
 static void small(void) {
