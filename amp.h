@@ -366,34 +366,38 @@ extern "C" {
 
 typedef enum amp_result {
     AMP_OK = 0,
+    /* what a call was given */
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer; an index or length out of range                */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
     AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
+    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays overlap that must not         */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; too many; a size of 2^31 on CUDA, or more */
-    AMP_ERROR_BAD_STATE,        /* something must come first: a check, a scaled loss, a report    */
+    /* the order of calls */
+    AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
     AMP_ERROR_STEP_NOT_OPEN,    /* optimizer: end_step without begin_step                         */
-    AMP_ERROR_WRITE,            /* state: could not be written; errno is that of the call         */
-    AMP_ERROR_READ,             /* state: could not be read                                       */
-    AMP_ERROR_FOREIGN,          /* state: not a file of amp.h                                     */
-    AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
-    AMP_ERROR_CORRUPT,          /* state: bytes have changed, or a number is impossible           */
-    AMP_ERROR_MISMATCH,         /* state: other tensors or another kind; ranks: they differ       */
-    AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
+    AMP_ERROR_BAD_STATE,        /* something must come first: a check, a scaled loss, a report    */
+    AMP_ERROR_STALE,            /* session: a weight changed without amp_session_changed          */
+    /* states */
+    AMP_ERROR_NOT_FOUND,        /* there is no such file                                          */
+    AMP_ERROR_READ,             /* it could not be read                                           */
+    AMP_ERROR_WRITE,            /* it could not be written; errno is that of the call             */
+    AMP_ERROR_TRUNCATED,        /* the file ends too early                                        */
+    AMP_ERROR_FOREIGN,          /* not a state of amp.h                                           */
+    AMP_ERROR_NEWER,            /* written by a newer amp.h                                       */
+    AMP_ERROR_CORRUPT,          /* bytes have changed                                             */
+    AMP_ERROR_MISMATCH,         /* other tensors or another kind; ranks: they differ              */
+    /* products, policies, machines */
     AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op or product, AMP_DTYPE or AMP_POLICY    */
+    AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
     AMP_ERROR_PARSE,            /* policy: a word that amp.h does not know                        */
-    AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
-    AMP_ERROR_CUBLAS,           /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
-    AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
-    AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
-    AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
-    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays overlap that must not         */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small           */
-    AMP_ERROR_STALE             /* session: a weight changed without amp_session_changed          */
+    AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
+    AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
 } amp_result;
 
 /* desc.problem: NULL, or your buffer of AMP_PROBLEM_SIZE bytes, which outlives the object. Each
@@ -434,6 +438,8 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n);
    max_scale, hysteresis; - is none. */
 typedef enum amp_preset {
     AMP_PRESET_DEFAULT = 0,           /* 2^16 2000 2^-14 2^24 1  torch's schedule, within limits  */
+    AMP_PRESET_STATIC,                /* 2^16 never moves; overflowing steps are still skipped    */
+    AMP_PRESET_NONE,                  /* 1    never moves: STATIC for bf16; init_scale is 0 or 1  */
     AMP_PRESET_TORCH,                 /* 2^16 2000 -     -    -  GradScaler; can sink to 0        */
     AMP_PRESET_APEX,                  /* 2^16 2000 -     2^24 -  apex.amp LossScaler              */
     AMP_PRESET_APEX_HYSTERESIS,       /* 2^16 2000 -     -    1  apex update_scale_hysteresis     */
@@ -445,12 +451,7 @@ typedef enum amp_preset {
     AMP_PRESET_JMP,                   /* 2^16 2000 1     -    -                                   */
     AMP_PRESET_KERAS,                 /* 2^15 2000 -     -    -  Keras 3; can reach inf           */
     AMP_PRESET_TF_KERAS,              /* 2^15 2000 1     -    -  compares with >=, not ==         */
-    AMP_PRESET_MXNET,                 /* 2^16 2000 -     2^24 -  a new scale acts one update late */
-    AMP_PRESET_STATIC,                /* 2^16 never moves; overflowing steps are still skipped    */
-    AMP_PRESET_FAIRSEQ,               /* 2^15 2000 1e-4 -    -  tolerance; stays above min_scale  */
-    AMP_PRESET_MARIAN,                /* 2^8  1000 1    -    -  the last backoff may pass min_scale.
-              Before the check, replace inf by the largest value and, at min_scale, NaN by 0      */
-    AMP_PRESET_NONE                   /* STATIC with 1, saved as STATIC; init_scale is 0 or 1     */
+    AMP_PRESET_MXNET                  /* 2^16 2000 -     2^24 -  a new scale acts one update late */
 } amp_preset;
 
 /* Zero the struct, then set what you need; zero is the preset's default. */
@@ -459,8 +460,6 @@ typedef struct amp_scaler_desc {
     double     growth_factor;   /* >= 1, default 2                                              */
     double     backoff_factor;  /* in (0, 1], default 1/2, or 1 / growth_factor where the original
                                    has one factor (APEX, DEEPSPEED*, JMP, TF_KERAS, MXNET)      */
-    double     tolerance;       /* FAIRSEQ, 0 to 1: back off if overflows since the last backoff
-                                   are at least this share of the updates since the last move   */
     int        growth_interval; /* good steps before the scale grows                            */
     int        hysteresis;      /* back off at the Nth overflow; ignored in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
@@ -470,28 +469,27 @@ typedef struct amp_scaler_desc {
     char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: why amp_scaler_init failed   */
 } amp_scaler_desc;
 
-/* Plain data, the same in host and device memory. Read what is not private. Write found_inf
-   (nonzero: skip) before your step (in an optimizer's scaler before its check). Between updates
-   growth_factor, backoff_factor, growth_interval may be written, within the desc's limits. */
+/* Plain data, the same in host and device memory. Its size and offsets stay in every 1.x, so its
+   bytes may be saved, and loaded by a machine of the same byte order. Read what is not private.
+   Write found_inf (nonzero: skip) before your step (in an optimizer's scaler before its check).
+   Between updates growth_factor, backoff_factor, growth_interval may be written, within the
+   desc's limits. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
-    int      growth_tracker;     /* good steps counted towards growth                           */
     uint32_t found_inf;          /* a gradient since the last update was inf or NaN             */
     uint32_t checked;            /* gradients checked since the last update                     */
-    int      hysteresis_tracker; /* overflows left to tolerate, plus one                        */
     uint32_t stuck;              /* sticky: a backoff was due but the scale is at its floor     */
-    double   next_scale;         /* private: wider than scale, or one update ahead              */
     uint64_t good, skipped;      /* updates without and with found_inf                          */
+    uint64_t skipped_in_a_row;   /* up to the last update; 0: that one was good                 */
     uint64_t growths, backoffs;  /* how often the scale went up and down                        */
     double   growth_factor;
     double   backoff_factor;     /* 0: divide by growth_factor, whose reciprocal is not exact   */
-    int      growth_interval, hysteresis;
+    int      growth_interval, growth_tracker; /* good steps before growth; counted towards it   */
+    int      hysteresis, hysteresis_tracker;  /* the tracker: overflows left to tolerate, plus 1 */
     float    min_scale, max_scale; /* 0: none                                                   */
-    uint32_t preset;             /* amp_preset                                                  */
-    uint32_t rules;              /* private: what the preset means, as bits                     */
-    uint64_t skipped_in_a_row;   /* up to the last update; 0: that one was good                 */
-    double   tolerance;
-    uint64_t updates_since, overflows_since; /* private: since a move was due; a backoff         */
+    uint32_t preset, disabled;   /* amp_preset; 1: the scale is 1 and never moves               */
+    double   next_scale;         /* private: wider than scale, or one update ahead              */
+    uint64_t reserved[4];        /* private: 0                                                  */
 } amp_scaler;
 
 /* Set up *s; desc NULL: all defaults. AMP_ERROR_INVALID_CONFIG: a number is NaN, negative or
@@ -799,7 +797,12 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
 /* What each check decides, for your own kernel: return at once if skip is set; multiply gradients
    by inv_scale (1 / scale, times the clip factor). step counts the steps taken, with this one. */
-typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
+typedef struct amp_gate {
+    uint32_t skip;
+    float    inv_scale;
+    uint64_t step;
+    uint64_t reserved[2]; /* private: 0 */
+} amp_gate;
 /* The gate (only read it) and the scaler, both in backend memory. To skip a step, on all ranks,
    write found_inf of that scaler, unless it is shared, before the check. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
@@ -1421,7 +1424,7 @@ typedef struct ampi_entry {
     amp_tensor  tensor;
     amp_rows    rows;
     amp_storage storage;
-    int         flat, set; /* set: its moments were */
+    int         flat;
 } ampi_entry;
 struct amp_optimizer {
     amp_optimizer_desc desc; /* what ranks, report and storage point to follows: */
@@ -1578,8 +1581,34 @@ AMPI_OPTIMIZE_BEGIN
 /* Arrays and files hold numbers of these sizes; kernels and graphs rely on the structs'. */
 AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
 AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
-AMPI_STATIC_ASSERT(ampi_gate_has_no_gap, sizeof(amp_gate) == 16);
-AMPI_STATIC_ASSERT(ampi_scaler_has_no_gap, sizeof(amp_scaler) == 136);
+/* Formats: every 1.x has these sizes and offsets. New members take reserved bytes. */
+#define AMPI_OFFSET(type, member, at) \
+    AMPI_STATIC_ASSERT(ampi_##member##_stays_where_it_is, offsetof(type, member) == at)
+AMPI_STATIC_ASSERT(ampi_gate_keeps_its_size, sizeof(amp_gate) == 32);
+AMPI_OFFSET(amp_gate, skip, 0);
+AMPI_OFFSET(amp_gate, inv_scale, 4);
+AMPI_OFFSET(amp_gate, step, 8);
+AMPI_STATIC_ASSERT(ampi_scaler_keeps_its_size, sizeof(amp_scaler) == 144);
+AMPI_OFFSET(amp_scaler, scale, 0);
+AMPI_OFFSET(amp_scaler, found_inf, 4);
+AMPI_OFFSET(amp_scaler, checked, 8);
+AMPI_OFFSET(amp_scaler, stuck, 12);
+AMPI_OFFSET(amp_scaler, good, 16);
+AMPI_OFFSET(amp_scaler, skipped, 24);
+AMPI_OFFSET(amp_scaler, skipped_in_a_row, 32);
+AMPI_OFFSET(amp_scaler, growths, 40);
+AMPI_OFFSET(amp_scaler, backoffs, 48);
+AMPI_OFFSET(amp_scaler, growth_factor, 56);
+AMPI_OFFSET(amp_scaler, backoff_factor, 64);
+AMPI_OFFSET(amp_scaler, growth_interval, 72);
+AMPI_OFFSET(amp_scaler, growth_tracker, 76);
+AMPI_OFFSET(amp_scaler, hysteresis, 80);
+AMPI_OFFSET(amp_scaler, hysteresis_tracker, 84);
+AMPI_OFFSET(amp_scaler, min_scale, 88);
+AMPI_OFFSET(amp_scaler, max_scale, 92);
+AMPI_OFFSET(amp_scaler, preset, 96);
+AMPI_OFFSET(amp_scaler, disabled, 100);
+AMPI_OFFSET(amp_scaler, next_scale, 104);
 
 #define AMPI_F32_INF 0x7f800000u /* exponent all ones: inf, or NaN with a fraction */
 #define AMPI_SIGN    0x80000000u
@@ -1846,7 +1875,7 @@ AMPI_HOST int ampi_is_zero(const float *x) {
 
 /* ------------------------------------------------------------------- >>core  scaler */
 
-/* What a preset means, packed into amp_scaler.rules: one value per question. */
+/* What a preset means, as bits: one value per question. */
 enum {
     /* when does a run of good steps make the scale grow? */
     AMPI_GROW_NEVER = 0,
@@ -1867,13 +1896,48 @@ enum {
     /* a new scale takes effect at the following update */
     AMPI_DELAY = 1 << 7,
     /* the unscaled product is checked too, and the scale stays where 1/scale is normal */
-    AMPI_SAFE = 1 << 8,
-    AMPI_DISABLED = 1 << 9,
-    /* a backoff that would end at min_scale or below is left out */
-    AMPI_ABOVE = 1 << 10,
-    /* a backoff that begins at min_scale or below is left out; any other may end there */
-    AMPI_PAST = 1 << 11
+    AMPI_SAFE = 1 << 8
 };
+
+/* ORDER amp_preset: when the scale grows; other bits; init_scale, min_scale, max_scale (0: none),
+   growth_interval, hysteresis; does the original divide by its growth factor? STATIC has 2^-126
+   and 2^126, whose reciprocals are normal. */
+#define AMPI_PRESETS(X)                                                                            \
+    X(DEFAULT, EQUAL, AMPI_REFILL_GOOD | AMPI_SAFE, 65536, 6.103515625e-5f, 16777216, 2000, 1, 0)  \
+    X(STATIC, NEVER, AMPI_SAFE, 65536, 1.17549435e-38f, 8.50705917e37f, 2000, 1, 0)                \
+    X(NONE, NEVER, AMPI_SAFE, 1, 1, 1, 2000, 1, 0)                                                 \
+    X(TORCH, EQUAL, AMPI_GUARD, 65536, 0, 0, 2000, 1, 0)                                           \
+    X(APEX, EQUAL, AMPI_WIDE, 65536, 0, 16777216, 2000, 1, 1)                                      \
+    X(APEX_HYSTERESIS, EQUAL, AMPI_REFILL_GOOD | AMPI_GUARD, 65536, 0, 0, 2000, 1, 0)              \
+    X(MEGATRON, EQUAL, AMPI_REFILL_GROWTH, 4294967296.0f, 1, 0, 1000, 2, 0)                        \
+    X(DEEPSPEED, MODULO, AMPI_REFILL_GROWTH | AMPI_WIDE, 65536, 1, 0, 1000, 2, 1)                  \
+    X(DEEPSPEED_CONSECUTIVE, MODULO, AMPI_REFILL_GOOD | AMPI_WIDE, 65536, 1, 0, 1000, 2, 1)        \
+    X(DEEPSPEED_FUSED, LATE, AMPI_WIDE, 4294967296.0f, 1, 0, 1000, 1, 1)                           \
+    X(FLAX, BEFORE, 0, 65536, 1.17549435e-38f, 3.40282347e38f, 2000, 1, 0)                         \
+    X(JMP, WRAP, AMPI_GUARD, 65536, 1, 0, 2000, 1, 1)                                              \
+    X(KERAS, EQUAL, 0, 32768, 0, 0, 2000, 1, 0)                                                    \
+    X(TF_KERAS, REACH, AMPI_GUARD, 32768, 1, 0, 2000, 1, 1)                                        \
+    X(MXNET, EQUAL, AMPI_WIDE | AMPI_DELAY, 65536, 0, 16777216, 2000, 1, 1)
+enum { AMPI_NUM_PRESETS = AMP_PRESET_MXNET + 1 };
+
+/* The rules of a scaler's preset; 0, which never moves, for a number that is none. */
+AMPI_FN uint32_t ampi_rules(const amp_scaler *s) {
+    switch (s->preset) {
+#define AMPI_PRESET(preset, grow, bits, ...) \
+    case AMP_PRESET_##preset: return AMPI_GROW_##grow | (uint32_t)(bits);
+        AMPI_PRESETS(AMPI_PRESET)
+#undef AMPI_PRESET
+    default: return 0;
+    }
+}
+
+/* Does the scale move? */
+AMPI_FN int ampi_is_dynamic(const amp_scaler *s) {
+    return !s->disabled && (ampi_rules(s) & AMPI_GROW_MASK) != AMPI_GROW_NEVER;
+}
+
+/* Every initialized scaler has a hysteresis, of 1 or more. */
+AMPI_FN int ampi_is_initialized(const amp_scaler *s) { return s->hysteresis > 0; }
 
 /* 1 / scale, rounded once from double, as torch computes it; inf for 0, without a division. */
 AMPI_FN float ampi_inv_scale(float scale) {
@@ -1897,7 +1961,7 @@ AMPI_FN float ampi_unscale(uint32_t grad_bits, float factor) {
 
 /* Law 5: would the largest finite magnitude become infinite when unscaled? */
 AMPI_FN int ampi_product_overflows(const amp_scaler *s, uint32_t max_bits, float inv_scale) {
-    if (!(s->rules & AMPI_SAFE)) return 0;
+    if (!(ampi_rules(s) & AMPI_SAFE)) return 0;
     return ampi_nonfinite(ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(max_bits), inv_scale)));
 }
 
@@ -1909,7 +1973,7 @@ AMPI_FN void ampi_scaler_record(amp_scaler *s, uint32_t found_inf) {
 
 /* Count a good step. Does it complete a run, after which the scale grows? */
 AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
-    const uint32_t test     = s->rules & AMPI_GROW_MASK;
+    const uint32_t test     = ampi_rules(s) & AMPI_GROW_MASK;
     const int      interval = s->growth_interval;
     const int      before   = s->growth_tracker;
     const int      count    = before < INT32_MAX ? before + 1 : before;
@@ -1936,54 +2000,47 @@ AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
     const double min_scale = ampi_double(s->min_scale);
     const double next      = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
                                                      : ampi_div64(live, s->growth_factor);
-    if (s->rules & AMPI_ABOVE) return next <= min_scale ? live : next;
-    if (s->rules & AMPI_PAST) return live <= min_scale ? live : next;
     return next < min_scale ? min_scale : next;
 }
 
 /* The state machine of all presets: compute the next scale. */
 AMPI_FN void ampi_scaler_move(amp_scaler *s) {
+    const uint32_t rules = ampi_rules(s);
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
     const double max_scale = ampi_double(s->max_scale);
     double       next      = live;
-    s->updates_since++;
     if (s->found_inf != 0u) {
         s->growth_tracker = 0;
-        s->overflows_since++;
         if (s->hysteresis_tracker > 1) {
             s->hysteresis_tracker--;
-        } else if ((s->rules & AMPI_GROW_MASK) != AMPI_GROW_NEVER &&
-                   s->tolerance <=
-                       ampi_div64((double)s->overflows_since, (double)s->updates_since)) {
-            s->updates_since = s->overflows_since = 0u;
-            next                      = ampi_scaler_lower(s, live);
-            if (!(s->rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
+        } else if ((rules & AMPI_GROW_MASK) != AMPI_GROW_NEVER) {
+            next = ampi_scaler_lower(s, live);
+            if (!(rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
             if (next < live) s->backoffs++;
             else s->stuck = 1u;
         }
     } else {
         const int grow = ampi_scaler_run_complete(s);
-        if ((s->rules & AMPI_REFILL_GOOD) || (grow && (s->rules & AMPI_REFILL_GROWTH)))
+        if ((rules & AMPI_REFILL_GOOD) || (grow && (rules & AMPI_REFILL_GROWTH)))
             s->hysteresis_tracker = s->hysteresis;
         if (grow) {
-            s->updates_since = 0u;
-            next       = ampi_mul64(live, s->growth_factor);
+            next = ampi_mul64(live, s->growth_factor);
             if (max_scale > 0.0 && next > max_scale) next = max_scale;
-            if (!(s->rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
-            if ((s->rules & AMPI_GUARD) && ampi_nonfinite(ampi_bits_of_f32(ampi_single(next))))
+            if (!(rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
+            if ((rules & AMPI_GUARD) && ampi_nonfinite(ampi_bits_of_f32(ampi_single(next))))
                 next = live;
             if (next > live) s->growths++;
         }
     }
     s->next_scale = next;
-    s->scale      = ampi_single((s->rules & AMPI_DELAY) ? live : next);
+    s->scale      = ampi_single((rules & AMPI_DELAY) ? live : next);
 }
 
 /* One update. A disabled scaler only counts it. */
 AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     if (s->found_inf != 0u) s->skipped++, s->skipped_in_a_row++;
     else s->good++, s->skipped_in_a_row = 0u;
-    if (!(s->rules & AMPI_DISABLED)) ampi_scaler_move(s);
+    if (!s->disabled) ampi_scaler_move(s);
     s->found_inf = 0u;
     s->checked   = 0u;
 }
@@ -2119,6 +2176,7 @@ typedef struct ampi_slot {
     ampi_tally tally;
     uint32_t   arrived;    /* chunks whose tally has been collected     */
     uint32_t   own;        /* in a fused step: only published, not updated */
+    uint32_t   moments_missing; /* steps were taken before, and their moments were not set */
 } ampi_slot;
 
 /* Optimizers: suffix of AMP_KIND_, formula (>>core formulas), number of moments, the same if
@@ -2177,6 +2235,9 @@ AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
 typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
 enum { AMPI_WORDS = 5 }; /* that rank 0 sends to the others in a save */
 
+/* Has the program read the loss scale? It must, unless the scale is known to it. */
+enum ampi_asked { AMPI_SCALE_UNREAD, AMPI_SCALE_KNOWN, AMPI_SCALE_READ };
+
 struct amp_plan {
     ampi_control *control;  /* backend memory */
     ampi_slot    *slots;    /* backend memory; only here, what a step counts is up to date */
@@ -2202,7 +2263,7 @@ struct amp_plan {
     uint32_t      split;          /* 2^split blocks share a chunk: 2; few chunks: 4; most
                                      short: 0 */
     int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
-    int           asked;          /* the loss scale has been read, or need not be               */
+    int           asked;          /* for the loss scale: ampi_asked                             */
     float         lr;
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
     uint64_t      version;        /* of the masters: counts possible changes                   */
@@ -2335,7 +2396,7 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad);
 AMPI_FN void ampi_decide(const amp_plan *plan) {
     ampi_control  *c        = plan->control;
     amp_scaler    *s        = plan->scaler;
-    const uint32_t disabled = s->rules & AMPI_DISABLED;
+    const uint32_t disabled = s->disabled;
     const float    inv      = ampi_inv_scale(s->scale);
     const double   max_norm = ampi_double(c->rates.max_norm);
     uint32_t       bad      = c->maxima[0] != 0u, skips;
@@ -2866,6 +2927,7 @@ AMPI_MACROS_END
 #if defined(__unix__) || defined(__APPLE__)
 #define AMPI_POSIX
 #include <fcntl.h>    /* open */
+#include <sys/file.h> /* flock */
 #include <sys/stat.h> /* stat */
 #include <unistd.h>   /* fsync, close */
 #elif defined(_WIN32)
@@ -2964,40 +3026,40 @@ static const char *const ampi_texts[] = {
     "not offered here: for this type or desc.kind (unscale fp16 with "
     "amp_scaler_unscale), while a stream is captured, without a cuBLAS handle, or for a "
     "path that is not a file's",
+    "C shares an element with A or B, or with another matrix of its batch; or weights, "
+    "gradients and models of an optimizer overlap",
     "the allocator returned NULL",
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
-    "check a gradient before this update, scale the loss, set a learning rate, give a tensor its "
-    "gradient, unscale only once, or ask for a report first",
+    "call the init function of this object first",
     "the optimizer is not prepared: call amp_optimizer_prepare, once, after the last "
     "amp_optimizer_add",
     "the optimizer is prepared: add all tensors before amp_optimizer_prepare",
     "a step is open: call amp_optimizer_end_step after every begin_step, also where that returns "
     "false, and after every check",
     "no step is open: call amp_optimizer_begin_step, or amp_optimizer_check",
-    "the state could not be written: errno, or your callback, says why",
+    "check a gradient before this update, scale the loss, set a learning rate, give a tensor its "
+    "gradient, unscale only once, or ask for a report first",
+    "a weight in a session was written to: call amp_session_changed whenever one is",
+    "there is no such file",
     "the state could not be read",
+    "the state could not be written: errno, or your callback, says why",
+    "the file ends too early",
     "not a state saved by amp.h",
     "the state was saved by a newer amp.h",
     "the state is damaged: its checksum does not match",
     "the state is of other tensors or another kind of optimizer",
-    "the op is not safe in 16 bits: override it, or use its logits",
     "fp16 and bf16 in one op, or one in AMP_DTYPE and the other in AMP_POLICY; a product on "
     "CUDA wants A and B of one type, and C of that type or fp32",
+    "the op is not safe in 16 bits: override it, or use its logits",
     "a word of the policy cannot be understood",
-    "a CUDA call failed: amp_cuda_code() is its cudaError_t",
-    "a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t",
-    "there is no such file",
-    "the file ends too early",
-    "call the init function of this object first",
-    "C shares an element with A or B, or with another matrix of its batch; or weights, "
-    "gradients and models of an optimizer overlap",
     "give the backend a workspace, or a larger one, for this product on CUDA",
-    "a weight in a session was written to: call amp_session_changed whenever one is"};
+    "a CUDA call failed: amp_cuda_code() is its cudaError_t",
+    "a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t"};
 AMPI_STATIC_ASSERT(ampi_texts_are_all,
-                   sizeof ampi_texts / sizeof ampi_texts[0] == (size_t)AMP_ERROR_STALE + 1);
+                   sizeof ampi_texts / sizeof ampi_texts[0] == (size_t)AMP_ERROR_CUBLAS + 1);
 
 AMP_DEF const char *amp_result_string(amp_result result) {
-    return (unsigned)result <= (unsigned)AMP_ERROR_STALE ? ampi_texts[result] : "unknown result";
+    return (unsigned)result <= (unsigned)AMP_ERROR_CUBLAS ? ampi_texts[result] : "unknown result";
 }
 
 #define AMPI_TEXT(x)  #x
@@ -3857,38 +3919,16 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n) {
 /* ---------------------------------------------------------------- >>impl  scaler */
 
 typedef struct ampi_preset_row {
-    float    init_scale, min_scale, max_scale; /* 0: none                                    */
-    int      growth_interval, hysteresis;
-    int      one_factor;                       /* the original divides by its growth factor  */
-    uint32_t rules;
+    float init_scale, min_scale, max_scale; /* 0: none                                    */
+    int   growth_interval, hysteresis;
+    int   one_factor;                       /* the original divides by its growth factor  */
 } ampi_preset_row;
 
-/* ORDER amp_preset, without NONE. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
-#define AMPI_PRESET(preset, grow, rules, ...) {__VA_ARGS__, AMPI_GROW_##grow | (rules)},
-static const ampi_preset_row ampi_presets[] = {
-    AMPI_PRESET(DEFAULT, EQUAL, AMPI_REFILL_GOOD | AMPI_SAFE, 65536, 6.103515625e-5f, 16777216,
-                2000, 1, 0)
-    AMPI_PRESET(TORCH, EQUAL, AMPI_GUARD, 65536, 0, 0, 2000, 1, 0)
-    AMPI_PRESET(APEX, EQUAL, AMPI_WIDE, 65536, 0, 16777216, 2000, 1, 1)
-    AMPI_PRESET(APEX_HYSTERESIS, EQUAL, AMPI_REFILL_GOOD | AMPI_GUARD, 65536, 0, 0, 2000, 1, 0)
-    AMPI_PRESET(MEGATRON, EQUAL, AMPI_REFILL_GROWTH, 4294967296.0f, 1, 0, 1000, 2, 0)
-    AMPI_PRESET(DEEPSPEED, MODULO, AMPI_REFILL_GROWTH | AMPI_WIDE, 65536, 1, 0, 1000, 2, 1)
-    AMPI_PRESET(DEEPSPEED_CONSECUTIVE, MODULO, AMPI_REFILL_GOOD | AMPI_WIDE, 65536, 1, 0,
-                1000, 2, 1)
-    AMPI_PRESET(DEEPSPEED_FUSED, LATE, AMPI_WIDE, 4294967296.0f, 1, 0, 1000, 1, 1)
-    AMPI_PRESET(FLAX, BEFORE, 0, 65536, 1.17549435e-38f, 3.40282347e38f, 2000, 1, 0)
-    AMPI_PRESET(JMP, WRAP, AMPI_GUARD, 65536, 1, 0, 2000, 1, 1)
-    AMPI_PRESET(KERAS, EQUAL, 0, 32768, 0, 0, 2000, 1, 0)
-    AMPI_PRESET(TF_KERAS, REACH, AMPI_GUARD, 32768, 1, 0, 2000, 1, 1)
-    AMPI_PRESET(MXNET, EQUAL, AMPI_WIDE | AMPI_DELAY, 65536, 0, 16777216, 2000, 1, 1)
-    AMPI_PRESET(STATIC, NEVER, AMPI_SAFE, 65536, 1.17549435e-38f, 8.50705917e37f, 2000, 1, 0)
-    AMPI_PRESET(FAIRSEQ, MODULO, AMPI_WIDE | AMPI_ABOVE, 32768, 1e-4f, 0, 2000, 1, 1)
-    AMPI_PRESET(MARIAN, EQUAL, AMPI_PAST, 256, 1, 0, 1000, 1, 1)
-};
+#define AMPI_PRESET(preset, grow, bits, ...) {__VA_ARGS__},
+static const ampi_preset_row ampi_presets[] = {AMPI_PRESETS(AMPI_PRESET)};
 #undef AMPI_PRESET
-
-enum { AMPI_NUM_PRESETS = sizeof ampi_presets / sizeof ampi_presets[0] };
-AMPI_STATIC_ASSERT(ampi_presets_are_all, (int)AMPI_NUM_PRESETS == (int)AMP_PRESET_NONE);
+AMPI_STATIC_ASSERT(ampi_presets_are_all,
+                   sizeof ampi_presets / sizeof ampi_presets[0] == (size_t)AMPI_NUM_PRESETS);
 
 AMPI_COLD_BEGIN
 
@@ -3929,7 +3969,7 @@ static amp_result ampi_unknown(char *problem, const char *field, int value) {
 /* May this be the scale? Finite, above 0, and with AMPI_SAFE from min_scale to max_scale. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
     if (!ampi_f32_in(scale) || ampi_load_u32(scale, 0) << 1 == 0u) return 0;
-    if (!(s->rules & AMPI_SAFE)) return 1;
+    if (!(ampi_rules(s) & AMPI_SAFE)) return 1;
     return *scale >= s->min_scale && *scale <= s->max_scale;
 }
 
@@ -3950,8 +3990,7 @@ static int ampi_scaler_numbers_ok(const amp_scaler_desc *d, char *problem) {
             ampi_f64_ok(problem, "amp_scaler_desc.growth_factor", &d->growth_factor, 1.0,
                         AMPI_F64_MAX, "finite, and 1 or more (0: the default)")) &&
            ampi_f64_ok(problem, "amp_scaler_desc.backoff_factor", &d->backoff_factor, 0.0, 1.0,
-                       "more than 0 and at most 1 (0: the default)") &&
-           ampi_f64_ok(problem, "amp_scaler_desc.tolerance", &d->tolerance, 0.0, 1.0, "0 to 1");
+                       "more than 0 and at most 1 (0: the default)");
 }
 
 /* Does the preset allow these limits and this first scale? */
@@ -3960,10 +3999,10 @@ static int ampi_scaler_limits_ok(const amp_scaler *s, const float *init, char *p
     if (s->max_scale > 0.0f && s->min_scale > s->max_scale)
         return ampi_out(problem, "amp_scaler_desc.min_scale", (double)s->min_scale,
                         "at most max_scale (those of the preset, where they are 0)");
-    if ((s->rules & AMPI_SAFE) && s->min_scale < safe->min_scale)
+    if ((ampi_rules(s) & AMPI_SAFE) && s->min_scale < safe->min_scale)
         return ampi_out(problem, "amp_scaler_desc.min_scale", (double)s->min_scale,
                         "2^-126 or more, where fp32 is normal");
-    if ((s->rules & AMPI_SAFE) && s->max_scale > safe->max_scale)
+    if ((ampi_rules(s) & AMPI_SAFE) && s->max_scale > safe->max_scale)
         return ampi_out(problem, "amp_scaler_desc.max_scale", (double)s->max_scale,
                         "at most 2^126, whose reciprocal is normal");
     return ampi_scale_ok(s, init) ||
@@ -3973,19 +4012,19 @@ static int ampi_scaler_limits_ok(const amp_scaler *s, const float *init, char *p
 
 static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scaler_desc *d,
                                                   char *problem) {
-    const int              none   = d->preset == AMP_PRESET_NONE;
-    const amp_preset       preset = none ? AMP_PRESET_STATIC : d->preset;
+    const int              none = d->preset == AMP_PRESET_NONE;
     const ampi_preset_row *row;
+    uint32_t               rules;
     amp_scaler             t;
     float                  init;
     uint64_t               bits;
     int                    given;
-    if ((unsigned)preset >= (unsigned)AMPI_NUM_PRESETS)
-        return ampi_unknown(problem, "amp_scaler_desc.preset", (int)preset);
-    row = &ampi_presets[preset];
+    if ((unsigned)d->preset >= (unsigned)AMPI_NUM_PRESETS)
+        return ampi_unknown(problem, "amp_scaler_desc.preset", (int)d->preset);
+    row = &ampi_presets[d->preset];
     if (!ampi_scaler_numbers_ok(d, problem)) return AMP_ERROR_INVALID_CONFIG;
     given = none || d->init_scale > 0.0f;
-    init  = d->init_scale > 0.0f ? d->init_scale : none ? 1.0f : row->init_scale;
+    init  = d->init_scale > 0.0f ? d->init_scale : row->init_scale;
     if (none && init != 1.0f) {
         ampi_out(problem, "amp_scaler_desc.init_scale", (double)init,
                  "0 or 1 for AMP_PRESET_NONE");
@@ -3993,8 +4032,9 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     }
 
     memset(&t, 0, sizeof t);
-    t.preset          = (uint32_t)preset;
-    t.rules           = row->rules | (d->disabled ? (uint32_t)AMPI_DISABLED : 0u);
+    t.preset          = (uint32_t)d->preset;
+    t.disabled        = d->disabled != 0;
+    rules             = ampi_rules(&t);
     t.min_scale       = d->min_scale > 0.0f ? d->min_scale : row->min_scale;
     t.max_scale       = d->max_scale > 0.0f ? d->max_scale : row->max_scale;
     t.growth_interval = d->growth_interval ? d->growth_interval : row->growth_interval;
@@ -4004,12 +4044,11 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     else if (!row->one_factor) t.backoff_factor = 0.5;
     else if (bits << 12 == 0u) t.backoff_factor = ampi_div64(1.0, t.growth_factor); /* exactly */
     t.hysteresis = d->hysteresis ? d->hysteresis : row->hysteresis;
-    if (!(t.rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) t.hysteresis = 1;
+    if (!(rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) t.hysteresis = 1;
     t.hysteresis_tracker = t.hysteresis;
-    if (preset == AMP_PRESET_FAIRSEQ) t.tolerance = d->tolerance;
 
     /* limits bound a default scale; in APEX, max_scale bounds any */
-    if ((!given || preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
+    if ((!given || d->preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
         init = t.max_scale;
     if (!given && init < t.min_scale) init = t.min_scale;
     if (!ampi_scaler_limits_ok(&t, &init, problem)) return AMP_ERROR_INVALID_CONFIG;
@@ -4025,7 +4064,7 @@ static AMPI_NOINLINE int ampi_untouched(const amp_scaler_desc *d) {
     return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
            ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
            d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
-           ampi_f64_in(&d->backoff_factor, 0.0, 0.0) && ampi_f64_in(&d->tolerance, 0.0, 0.0);
+           ampi_f64_in(&d->backoff_factor, 0.0, 0.0);
 }
 #endif
 
@@ -4043,10 +4082,9 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
 
 AMPI_COLD_END
 
-/* Every preset has a rule, so no rule means that init was not called. */
 static amp_result ampi_scaler_ready(const amp_scaler *s) {
     if (!s) return AMP_ERROR_INVALID_ARGUMENT;
-    return s->rules ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
+    return ampi_is_initialized(s) ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
 /* Unscales in place only what is finite: converting would change the bits of a NaN. */
@@ -4083,7 +4121,7 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
         if (max > largest) largest = max;
     }
     bad |= (uint32_t)ampi_product_overflows(s, largest, inv);
-    if (narrow && (s->rules & AMPI_SAFE)) { /* bf16 overflows a little below fp32 */
+    if (narrow && (ampi_rules(s) & AMPI_SAFE)) { /* bf16 overflows a little below fp32 */
         product = ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(largest), inv));
         bad |= (uint32_t)ampi_nonfinite(ampi_f32_from_bf16(ampi_bf16_from_f32(product)));
     }
@@ -4098,7 +4136,7 @@ AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
     if (!ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
     if (dst && dst == src && src_type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
     if (ampi_unscale_meets(dst, src, src_type, n)) return AMP_ERROR_OVERLAP;
-    if (!(s->rules & AMPI_DISABLED))
+    if (!s->disabled)
         AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
     else if (dst && dst != src && n) ampi_cast_all(dst, dst_type, src, src_type, n);
     return AMP_OK;
@@ -4112,7 +4150,7 @@ static AMPI_NOINLINE void ampi_scaler_update(amp_scaler *s) { ampi_scaler_transi
 
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s) {
     AMPI_TRY(ampi_scaler_ready(s));
-    if (!(s->rules & AMPI_DISABLED) && !s->checked && !s->found_inf) return AMP_ERROR_BAD_STATE;
+    if (!s->disabled && !s->checked && !s->found_inf) return AMP_ERROR_BAD_STATE;
     AMPI_IEEE(ampi_scaler_update(s));
     return AMP_OK;
 }
@@ -4127,7 +4165,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_replace(amp_scaler *s, const float *
 
 AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
     amp_result result = ampi_scaler_ready(s);
-    if (result != AMP_OK || (s->rules & AMPI_DISABLED)) return result;
+    if (result != AMP_OK || s->disabled) return result;
     AMPI_IEEE(result = ampi_scaler_replace(s, &scale));
     return result;
 }
@@ -4262,17 +4300,15 @@ static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", 0, 0, 0.999},
 #define AMPI_FUSED_ALONE " is for fused steps, such as AMP_KIND_ADAMW: desc.kind is AMP_KIND_OWN"
 
 /* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale,
-   or 0; are numbers rounded stochastically? filed: what a file says; of masters 1 more if models
-   are fp16, and 0 if they may be any fp32. */
-enum { AMPI_FILED_F32, AMPI_FILED_KAHAN = 5 };
-typedef struct ampi_format { const char *name; uint8_t size, group, random, filed; } ampi_format;
+   or 0; are numbers rounded stochastically? */
+typedef struct ampi_format { const char *name; uint8_t size, group, random; } ampi_format;
 static const ampi_format ampi_formats[] = {
-    {"fp32", 4, 0, 0, AMPI_FILED_F32},
-    {"bf16", 2, 0, 1, 1},
-    {"8bit", 1, AMPI_GROUP, 1, 2},
-    {"split", 2, 0, 0, AMPI_FILED_F32},
-    {"24bit", 1, 0, 0, 1},
-    {"sr", 0, 0, 1, 3}
+    {"fp32", 4, 0, 0},
+    {"bf16", 2, 0, 1},
+    {"8bit", 1, AMPI_GROUP, 1},
+    {"split", 2, 0, 0},
+    {"24bit", 1, 0, 0},
+    {"sr", 0, 0, 1}
 };
 AMPI_STATIC_ASSERT(ampi_formats_are_all,
                    sizeof ampi_formats / sizeof ampi_formats[0] == (size_t)AMP_FORMAT_SR + 1);
@@ -4798,6 +4834,8 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
     case AMPI_ARRAY_SECOND_MOMENT:
         if (learns && !s->own)
             ampi_place(arena, e, s->n, &s->moment[kind - AMPI_ARRAY_FIRST_MOMENT]);
+        if (learns && !s->own && kind == AMPI_ARRAY_SECOND_MOMENT)
+            s->moments_missing = e->tensor.n && opt->desc.first_step;
     }
 }
 
@@ -4924,6 +4962,11 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
     return b->functions->copy_fn(b, nan, weight, ampi_min(n, 1) * sizeof *nan, AMPI_TO_HOST);
 }
 
+/* Is this scale one that a program need not read before a step? */
+static int ampi_scale_known(const amp_optimizer *opt, const amp_scaler *s) {
+    return opt->plan->shared || opt->ranks.whole || opt->ranks.count > 1 || s->scale == 1.0f;
+}
+
 /* Copies the tables to where kernels read them. */
 static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
@@ -4941,8 +4984,8 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
     control.nesterov       = d->nesterov != 0;
     control.seed           = d->seed;
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
-    plan->asked = plan->shared || opt->ranks.whole || opt->ranks.count > 1 ||
-                  !ampi_is_zero(&d->scaler.init_scale) || control.scaler.scale == 1.0f;
+    if (ampi_scale_known(opt, &control.scaler) || !ampi_is_zero(&d->scaler.init_scale))
+        plan->asked = AMPI_SCALE_KNOWN;
     AMPI_TRY(ampi_send(b, plan->slots, plan->host_slots, plan->num_slots * sizeof *plan->slots));
     AMPI_TRY(ampi_send(b, plan->sparse, plan->host_sparse,
                        plan->num_sparse * sizeof *plan->sparse));
@@ -5039,7 +5082,7 @@ static amp_result ampi_shared_ok(const amp_optimizer *opt) {
     amp_scaler shared;
     if (!opt->desc.shared_scaler) return AMP_OK;
     AMPI_TRY(ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared));
-    if (shared.rules) return AMP_OK;
+    if (ampi_is_initialized(&shared)) return AMP_OK;
     return ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED,
                        "desc.shared_scaler is not initialized: call amp_scaler_init");
 }
@@ -5203,7 +5246,7 @@ AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
 
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt) {
     if (!opt || !opt->plan) return NULL;
-    opt->plan->asked = 1;
+    opt->plan->asked = AMPI_SCALE_READ;
     return opt->plan->scaler;
 }
 
@@ -5217,7 +5260,7 @@ AMP_DEF float amp_optimizer_loss_scale(const amp_optimizer *opt) {
     if (!opt || !opt->plan ||
         ampi_read_back(opt, &scale, &opt->plan->scaler->scale, sizeof scale) != AMP_OK)
         return 0.0f;
-    opt->plan->asked = 1;
+    opt->plan->asked = AMPI_SCALE_READ;
     return scale;
 }
 
@@ -5656,13 +5699,11 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, co
    ranges count, too, or some ranks would wait for others.) */
 static amp_result ampi_has_moments(const amp_optimizer *opt) {
     size_t i;
-    for (i = 0; opt->desc.first_step && i < opt->num_entries; i++) {
-        const ampi_entry *e = ampi_entry_of(opt, i);
-        if (e->tensor.n && opt->plan->host_slots[i].moment[1].data && !e->set)
-            return ampi_tensor_problem(opt, i, e->tensor.name, AMP_ERROR_BAD_STATE,
+    for (i = 0; i < opt->num_entries; i++)
+        if (opt->plan->host_slots[i].moments_missing)
+            return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
                                        "desc.first_step goes on from moments, which were not set: "
                                        "call amp_optimizer_set_moments, or load a state");
-    }
     return AMP_OK;
 }
 
@@ -5696,7 +5737,7 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
 }
 
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
-    amp_gate   gate   = {0, 0.0f, 0};
+    uint32_t   skip   = 0;
     amp_result result = ampi_can_step(opt, 0);
     if (!opt) return false;
     if (result == AMP_OK) result = ampi_rebind(opt, 0, 0, NULL, NULL); /* refuses a capture */
@@ -5704,13 +5745,13 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
     if (result == AMP_OK) {
         result = amp_optimizer_unscale(opt);
         if (result == AMP_OK)
-            result = ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate);
+            result = ampi_read_back(opt, &skip, &opt->plan->control->gate.skip, sizeof skip);
         if (result != AMP_OK) opt->step_open = 0;
     }
     opt->pending = result;
     if (result != AMP_OK && opt->initialized && opt->desc.problem)
         memcpy(opt->told, opt->desc.problem, sizeof opt->told);
-    return result == AMP_OK && gate.skip == 0u;
+    return result == AMP_OK && skip == 0u;
 }
 
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
@@ -5799,7 +5840,7 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     status->skipped     = c.skipped;
     status->skipped_in_a_row = c.skipped_in_a_row;
     status->missed_updates = c.missed_updates;
-    opt->plan->asked       = 1; /* it includes loss_scale */
+    opt->plan->asked       = AMPI_SCALE_READ; /* it includes loss_scale */
     return AMP_OK;
 }
 
@@ -5886,7 +5927,7 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
                                    "these moments are of no step: set desc.first_step");
     if (first) AMPI_TRY(ampi_copy_moment(opt, slot, 0, NULL, first));
     if (second) AMPI_TRY(ampi_copy_moment(opt, slot, 1, NULL, second));
-    (opt->entries ? opt->entries : opt->inline_entries)[i].set = 1;
+    opt->plan->host_slots[i].moments_missing = 0;
     return AMP_OK;
 }
 
@@ -5911,21 +5952,15 @@ AMPI_COLD_END
    is an ampi_set. Its content is the sum of its shards' trailers, so that no file of another run
    or step is taken for one of the set.
 
-   0.7.0 wrote version 6, too, but a file with AMPI_FILE_OWN (some tensors are own) is newer to it.
-   0.6.0 had no flags: it wrote version 4, or 5 for shards and sets, and added 256 for a report and
-   512 for a seed. A tensor's storage was one number, and a set had no content. Versions 1 to 3 are
-   older and are refused.
-
    All is little-endian. Numbers of a body take eight bytes; names and arrays are padded to eight.
    A sum takes eight bytes at a time: h = (h ^ x) * odd, then h ^= h >> 32. Both can be undone, so
    that no change within eight bytes goes unseen. */
 
 enum { AMPI_STATE_NAME = 96 }; /* of a name, as much as messages show */
-enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLDEST = 4 /* that is read */ };
-enum { AMPI_FILE_SHARD = 1, AMPI_FILE_SET = 2, AMPI_FILE_REPORT = 4, AMPI_FILE_SEED = 8,
-       AMPI_FILE_OWN = 16, AMPI_FILE_FLAGS = 31 };
-enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 32,
-       AMPI_STATE_OLD_SET = 24 };
+enum { AMPI_STATE_VERSION = 1 };
+enum { AMPI_FILE_REPORT = 1, AMPI_FILE_SEED = 2, AMPI_FILE_SHARD = 4, AMPI_FILE_SET = 8,
+       AMPI_FILE_FLAGS = 15 };
+enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 32 };
 AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
                    AMPI_STATE_BLOCK % 8 == 0 && AMPI_STATE_SET % 8 == 0);
 
@@ -5940,7 +5975,7 @@ struct ampi_archive {
     const amp_optimizer *opt;
     unsigned char *room;       /* of a block, for models and low bits                           */
     ampi_walk      walk;
-    uint32_t       version, flags;
+    uint32_t       flags;
     uint64_t       rank, ranks; /* whose shard it is; a shard's file says it                   */
     ampi_set       set;        /* that the file names                                           */
     uint64_t       body;       /* its bytes in the file                                         */
@@ -5990,15 +6025,6 @@ static void ampi_flush(ampi_archive *a) {
 
 AMPI_COLD_BEGIN
 
-/* The file has a number that amp.h never writes. */
-static void ampi_corrupt(ampi_archive *a, const char *what, uint64_t x, const char *bounds) {
-    char room[AMPI_DECIMALS];
-    if (a->result != AMP_OK) return;
-    a->result = AMP_ERROR_CORRUPT;
-    ampi_tell(a->opt->desc.problem, "%s is %s in the file, and must be %s", what,
-              ampi_digits(room, x), bounds);
-}
-
 /* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL: nothing to copy. */
 static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     const size_t   padded = (num_bytes + 7) / 8 * 8;
@@ -6013,24 +6039,15 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     at = a->bytes + a->used;
     a->used += padded;
     if (a->walk == AMPI_SAVE) memset(at + padded - 8, 0, 8);
-    for (; a->walk == AMPI_VERIFY && num_bytes < padded; num_bytes++)
-        if (at[num_bytes] != 0u)
-            ampi_corrupt(a, "what pads a name or an array", at[num_bytes], "0");
     return at;
 }
 
-/* The bits of a number of 4 or 8 bytes. */
-static uint64_t ampi_bits_at(const void *number, size_t size) {
-    uint64_t x;
-    if (size == 4) return ampi_load_u32(number, 0);
-    memcpy(&x, number, 8);
-    return x;
-}
-
 /* A number of 4 or 8 bytes: saved from *number, or loaded to it. own: ranks may differ in it. */
-static void ampi_number(ampi_archive *a, void *number, size_t size, int own, const char *name) {
+static void ampi_number(ampi_archive *a, void *number, size_t size, int own) {
     unsigned char *at = ampi_next(a, 8);
-    uint64_t       x  = ampi_bits_at(number, size);
+    uint64_t       x;
+    if (size == 4) x = ampi_load_u32(number, 0);
+    else memcpy(&x, number, 8);
     if (!at && a->walk != AMPI_COUNT) return;
     if (a->walk == AMPI_SAVE) {
         ampi_put_le(at, x);
@@ -6038,15 +6055,12 @@ static void ampi_number(ampi_archive *a, void *number, size_t size, int own, con
         x = ampi_get_le(at);
         if (size == 4) ampi_store_u32(number, 0, (uint32_t)x);
         else memcpy(number, &x, 8);
-        if (size == 4 && x >> 32) ampi_corrupt(a, name, x, "less than 2^32");
     }
     if (!own) a->common = ampi_hash(a->common, x);
 }
 
-#define AMPI_NUMBER(a, x)         ampi_number((a), &(x), sizeof(x), 0, #x)
-#define AMPI_NAMED(a, p, member) ampi_number((a), &(p)->member, sizeof (p)->member, 0, #member)
-#define AMPI_NAMED_3(a, p, x, y, z) \
-    (AMPI_NAMED(a, p, x), AMPI_NAMED(a, p, y), AMPI_NAMED(a, p, z))
+#define AMPI_NUMBER(a, x)         ampi_number((a), &(x), sizeof(x), 0)
+#define AMPI_NUMBERS(a, x, y, z) (AMPI_NUMBER(a, x), AMPI_NUMBER(a, y), AMPI_NUMBER(a, z))
 
 /* The file is not this optimizer's: tells what differs. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
@@ -6185,53 +6199,46 @@ static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_shard 
 
 AMPI_COLD_BEGIN
 
-/* Names of masters' and moments' formats, by the numbers of files. */
-static const char *const ampi_filed_masters[] = {"fp32 or split", "24bit", "24bit of fp16", "sr",
-                                                 "sr of fp16", "kahan", "kahan of fp16"};
-static const char *const ampi_filed_moments[] = {"fp32", "bf16", "8bit"};
-
 /* The file has another storage format: tells both names. */
-static void ampi_stores_other(ampi_archive *a, const char *what, const char *const *names,
-                              size_t count, uint64_t theirs, uint64_t ours) {
+static void ampi_stores_other(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
     a->result = AMP_ERROR_MISMATCH;
     if (a->opt->backend.functions->split_fn)
         ampi_tell(a->opt->desc.problem,
                   "amp_storage.%s is %s in the file, not %s: set desc.storage or "
                   "amp_tensor.storage",
-                  what, theirs < count ? names[theirs] : "unknown", names[ours]);
+                  what, theirs <= AMP_FORMAT_SR ? ampi_formats[theirs].name : "unknown",
+                  ampi_formats[ours].name);
     else
         a->result = ampi_left_out(
             &a->opt->desc, "the file's desc.storage, or amp_tensor.storage,", "STORAGE");
 }
 
-/* Which moments a tensor has, and 4 if it is own; formats of moments and masters. Fp32 masters
-   are loaded from all formats, except from 0.6.0's KAHAN, which had two words for each. */
-static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
-    const uint64_t has     = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u) |
-                             (slot->own ? 4u : 0u);
-    const uint64_t moments = has ? ampi_formats[slot->moment[0].format].filed : 0;
-    const uint64_t filed   = ampi_formats[slot->master.format].filed;
-    const uint64_t masters = filed + (filed && slot->model_type == AMP_F16);
-    uint64_t       old = masters << 4 | moments << 2 | has;
+/* Which moments a tensor has, with 4 if it is own, and 8 if its moments are missing; the formats
+   of masters and moments. SPLIT is saved as the fp32 that it is. Fp32 masters are loaded from all
+   formats; the two others have numbers of their own where models are fp16. */
+static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
+    const ampi_stored *m       = slot->moment;
+    const uint64_t     has     = (m[0].data ? 1u : 0u) | (m[1].data ? 2u : 0u) |
+                                 (slot->own ? 4u : 0u);
+    const uint64_t     moments = has ? (uint64_t)m[0].format : 0;
+    const amp_format   format  = slot->master.format;
+    const uint64_t     masters = format == AMP_FORMAT_F32 || format == AMP_FORMAT_SPLIT
+                                     ? 0
+                                     : (uint64_t)format + (slot->model_type == AMP_F16 ? 8 : 0);
     struct { uint64_t has, moments, masters; } file = {has, moments, masters};
-    if (a->version >= 6) {
-        AMPI_NAMED_3(a, &file, has, moments, masters);
-    } else {
-        AMPI_NUMBER(a, old);
-        file.has     = old & 3u;
-        file.moments = old >> 2 & 3u;
-        file.masters = old >> 4;
-    }
+    if (slot->moments_missing) file.has |= 8u;
+    AMPI_NUMBERS(a, file.has, file.moments, file.masters);
     if (a->result != AMP_OK) return;
+    if (a->walk == AMPI_LOAD) slot->moments_missing = (file.has & 8u) != 0u;
+    file.has &= ~(uint64_t)8;
     if ((file.has ^ has) & 4u)
         ampi_differs(a, "amp_tensor.own", file.has >> 2, has >> 2);
     else if (file.has != has)
         ampi_differs(a, "which moments it has (frozen: 0)", file.has, has);
     else if (file.moments != moments)
-        ampi_stores_other(a, "moments", ampi_filed_moments, 3, file.moments, moments);
-    else if (file.masters != masters &&
-             (masters != AMPI_FILED_F32 || file.masters >= AMPI_FILED_KAHAN))
-        ampi_stores_other(a, "master", ampi_filed_masters, 7, file.masters, masters);
+        ampi_stores_other(a, "moments", file.moments, moments);
+    else if (masters && file.masters != masters)
+        ampi_stores_other(a, "master", file.masters & 7u, masters & 7u);
 }
 
 /* Size, options and name of tensor i. */
@@ -6246,115 +6253,55 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     ampi_walk_storage(a, slot);
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
-    if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
-        !ampi_tensor_numbers_ok(&lr_scale, &weight_decay, opt->desc.problem))
-        a->result = AMP_ERROR_CORRUPT;
     ampi_name(a, name);
     if (a->walk != AMPI_LOAD) return;
     slot->lr_scale     = lr_scale;
     slot->weight_decay = weight_decay;
 }
 
-/* The numbers before the tensors, in the order of a file, with the least and the most that a run
-   can have. Of floats these are bits, whose order is that of numbers that are not negative.
-   Types: integers of 4 bytes, i and u (ranks may differ), and of 8, n; floats f and d, and F and
-   D, which users may set to -0. */
-typedef struct ampi_field {
-    const char *name;
-    size_t      at; /* in ampi_state */
-    char        type;
-    uint64_t    least, most;
-} ampi_field;
-#define AMPI_FIELD(name, member, ...) {name, offsetof(ampi_state, member), __VA_ARGS__}
-#define AMPI_SCALER(member, ...) AMPI_FIELD("scaler." #member, control.scaler.member, __VA_ARGS__)
-#define AMPI_STEP(member, ...)   AMPI_FIELD(#member, control.member, __VA_ARGS__)
-#define AMPI_RATE(member, ...)   AMPI_FIELD(#member, control.rates.member, __VA_ARGS__)
-#define AMPI_F32_ONE 0x3f800000u
-#define AMPI_F64_ONE ((uint64_t)0x3ff << 52)
-#define AMPI_F64_INF ((uint64_t)0x7ff << 52)
-#define AMPI_MANY    (UINT64_MAX / 4) /* no run lasts so long; steps begin below 2^63 */
+/* The numbers before the tensors, in the order of a file: of the scaler, of the run, of its last
+   step, of the desc. own: ranks may differ in it. */
+typedef struct ampi_field { size_t at, size; int own; } ampi_field;
+#define AMPI_FIELD(member, own) \
+    {offsetof(ampi_state, member), sizeof ((ampi_state *)0)->member, own}
+#define AMPI_SCALER(member)  AMPI_FIELD(control.scaler.member, 0)
+#define AMPI_CONTROL(member) AMPI_FIELD(control.member, 0)
 static const ampi_field ampi_fields[] = {
-    AMPI_SCALER(scale, 'f', 0, AMPI_F32_INF),      AMPI_SCALER(growth_tracker, 'i', 0, INT32_MAX),
-    AMPI_SCALER(found_inf, 'u', 0, UINT32_MAX),    AMPI_SCALER(checked, 'u', 0, UINT32_MAX),
-    AMPI_SCALER(hysteresis_tracker, 'i', 1, INT32_MAX),
-    AMPI_SCALER(stuck, 'i', 0, 1),                 AMPI_SCALER(next_scale, 'd', 0, AMPI_F64_INF),
-    AMPI_SCALER(good, 'n', 0, AMPI_MANY),          AMPI_SCALER(skipped, 'n', 0, AMPI_MANY),
-    AMPI_SCALER(growths, 'n', 0, AMPI_MANY),       AMPI_SCALER(backoffs, 'n', 0, AMPI_MANY),
-    AMPI_SCALER(growth_factor, 'd', AMPI_F64_ONE, AMPI_F64_INF - 1),
-    AMPI_SCALER(backoff_factor, 'd', 0, AMPI_F64_ONE),
-    AMPI_SCALER(growth_interval, 'i', 1, INT32_MAX), AMPI_SCALER(hysteresis, 'i', 1, INT32_MAX),
-    AMPI_SCALER(min_scale, 'f', 0, AMPI_F32_INF - 1),
-    AMPI_SCALER(max_scale, 'f', 0, AMPI_F32_INF - 1),
-    AMPI_SCALER(preset, 'i', 0, AMPI_NUM_PRESETS - 1),
-    AMPI_SCALER(rules, 'i', 0, UINT32_MAX), /* those of the preset; norm and factor: below */
-    AMPI_STEP(gate.skip, 'i', 0, 1),               AMPI_STEP(gate.inv_scale, 'f', 0, UINT32_MAX),
-    AMPI_STEP(gate.step, 'n', 0, AMPI_MANY * 3),   AMPI_STEP(norm, 'd', 0, UINT64_MAX),
-    AMPI_STEP(clip_factor, 'f', 0, AMPI_F32_ONE),  AMPI_STEP(found_inf, 'i', 0, 1),
-    AMPI_STEP(did_step, 'i', 0, 1),                AMPI_STEP(nesterov, 'i', 0, 1),
-    AMPI_STEP(skipped, 'n', 0, AMPI_MANY),         AMPI_STEP(beta1, 'd', 1, AMPI_F64_ONE - 1),
-    AMPI_STEP(beta2, 'd', 1, AMPI_F64_ONE - 1),    AMPI_RATE(eps, 'f', 1, AMPI_F32_INF - 1),
-    AMPI_RATE(momentum, 'F', 0, AMPI_F32_INF - 1), AMPI_RATE(max_norm, 'F', 0, AMPI_F32_INF - 1),
-    AMPI_RATE(lr, 'F', 0, AMPI_F32_INF - 1), /* biases: 2^53 is that of the largest beta */
-    AMPI_RATE(bias1, 'f', 0, 0x5a000000u),         AMPI_RATE(bias2, 'f', 0, 0x5a000000u),
-    AMPI_STEP(missed_updates, 'n', 0, AMPI_MANY),
-    AMPI_FIELD("has_lr", has_lr, 'u', 0, 1),
-    AMPI_STEP(skipped_in_a_row, 'n', 0, AMPI_MANY),
-    AMPI_SCALER(skipped_in_a_row, 'n', 0, AMPI_MANY),
-    AMPI_SCALER(tolerance, 'D', 0, AMPI_F64_ONE),
-    AMPI_SCALER(updates_since, 'n', 0, AMPI_MANY), AMPI_SCALER(overflows_since, 'n', 0, AMPI_MANY)
+    AMPI_SCALER(scale),           AMPI_SCALER(next_scale),
+    AMPI_FIELD(control.scaler.found_inf, 1),
+    AMPI_FIELD(control.scaler.checked, 1),
+    AMPI_SCALER(stuck),           AMPI_SCALER(good),
+    AMPI_SCALER(skipped),         AMPI_SCALER(skipped_in_a_row),
+    AMPI_SCALER(growths),         AMPI_SCALER(backoffs),
+    AMPI_SCALER(growth_factor),   AMPI_SCALER(backoff_factor),
+    AMPI_SCALER(growth_interval), AMPI_SCALER(growth_tracker),
+    AMPI_SCALER(hysteresis),      AMPI_SCALER(hysteresis_tracker),
+    AMPI_SCALER(min_scale),       AMPI_SCALER(max_scale),
+    AMPI_SCALER(preset),          AMPI_SCALER(disabled),
+    AMPI_CONTROL(gate.step),      AMPI_CONTROL(skipped),
+    AMPI_CONTROL(skipped_in_a_row), AMPI_CONTROL(missed_updates),
+    AMPI_CONTROL(gate.skip),      AMPI_CONTROL(gate.inv_scale),
+    AMPI_CONTROL(norm),           AMPI_CONTROL(clip_factor),
+    AMPI_CONTROL(found_inf),      AMPI_CONTROL(did_step),
+    AMPI_FIELD(has_lr, 1),        AMPI_CONTROL(rates.lr),
+    AMPI_CONTROL(beta1),          AMPI_CONTROL(beta2),
+    AMPI_CONTROL(rates.eps),      AMPI_CONTROL(rates.momentum),
+    AMPI_CONTROL(nesterov),       AMPI_CONTROL(rates.max_norm)
 };
 enum { AMPI_NUM_FIELDS = sizeof ampi_fields / sizeof ampi_fields[0] };
-
-static size_t ampi_field_size(const ampi_field *f) {
-    return strchr("dDn", f->type) ? 8 : 4;
-}
 
 static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
     size_t i;
     for (i = 0; i < AMPI_NUM_FIELDS; i++) {
         const ampi_field *f = &ampi_fields[i];
-        ampi_number(a, (char *)state + f->at, ampi_field_size(f), f->type == 'u', f->name);
+        ampi_number(a, (char *)state + f->at, f->size, f->own);
     }
 }
 
-/* Prints the number of a field that has these bits. */
-static void ampi_tell_bits(char *problem, const ampi_field *f, uint64_t bits) {
-    char   room[AMPI_DECIMALS];
-    double x = (double)ampi_f32_from_bits((uint32_t)bits);
-    if (ampi_field_size(f) == 8) memcpy(&x, &bits, 8);
-    if (strchr("inu", f->type)) ampi_tell(problem, "%s", ampi_digits(room, bits));
-    else ampi_tell(problem, "%g", x);
-}
-
-static int ampi_fields_ok(const ampi_state *state, char *problem) {
-    size_t i;
-    for (i = 0; i < AMPI_NUM_FIELDS; i++) {
-        const ampi_field *f = &ampi_fields[i];
-        const uint64_t    x = ampi_bits_at((const char *)state + f->at, ampi_field_size(f));
-        if (x >= f->least && x <= f->most) continue;
-        if (strchr("FD", f->type) && x == (uint64_t)1 << (8 * ampi_field_size(f) - 1)) continue;
-        ampi_tell(problem, "%s is ", f->name);
-        ampi_tell_bits(problem, f, x);
-        ampi_tell(problem, ", and must be ");
-        ampi_tell_bits(problem, f, f->least);
-        ampi_tell(problem, " to ");
-        ampi_tell_bits(problem, f, f->most);
-        return 0;
-    }
-    return 1;
-}
-
-/* Can a check find this norm? 0 to inf; or 0 * inf, if the scale and all gradients were 0. */
-static int ampi_norm_ok(const double *norm, uint32_t inv_scale, uint32_t clip_factor) {
-    const uint64_t bits = ampi_bits_at(norm, 8);
-    return bits <= AMPI_F64_INF || (bits << 1 > AMPI_F64_INF << 1 && inv_scale == AMPI_F32_INF &&
-                                    clip_factor == AMPI_F32_ONE);
-}
-
-/* The body of a file that names a set; before version 6 it has no content. */
+/* The body of a file that names a set. */
 static void ampi_walk_set(ampi_archive *a) {
-    AMPI_NAMED_3(a, &a->set, step, edition, ranks);
-    if (a->version >= 6) AMPI_NAMED(a, &a->set, content);
+    AMPI_NUMBERS(a, a->set.step, a->set.edition, a->set.ranks);
+    AMPI_NUMBER(a, a->set.content);
 }
 
 /* Walks the whole body. Sizes and names are the optimizer's: a file cannot lead out of arrays. */
@@ -6372,7 +6319,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_walk_fields(a, state);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
-    if (a->flags & AMPI_FILE_SEED) AMPI_NAMED(a, &state->control, seed);
+    if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
     if (a->flags & AMPI_FILE_REPORT) ampi_walk_report(a, opt);
     a->common = common; /* reports of ranks differ */
@@ -6393,7 +6340,7 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
 }
 
-/* Counts the body by version and flags. A shard is a->rank's, or if a->ranks is 0 this rank's. */
+/* Counts the body by flags. A shard is a->rank's, or if a->ranks is 0 this rank's. */
 static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     a->opt = opt;
     if (!(a->flags & AMPI_FILE_SHARD)) {
@@ -6414,57 +6361,13 @@ static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size
     ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
 
-/* Can amp_scaler_init, updates and users have made this scaler, if each field is in its bounds?
-   Scale and next_scale need not be finite, but scale is next_scale rounded. */
-static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s, char *problem) {
-    const ampi_preset_row *row  = &ampi_presets[s->preset];
-    const float            next = ampi_single(s->next_scale);
-    const int              off  = (s->rules & AMPI_DISABLED) != 0u;
-    const uint32_t         bits = ampi_load_u32(&s->scale, 0);
-    const char            *what = NULL;
-    if ((s->rules & ~(uint32_t)AMPI_DISABLED) != row->rules) what = "rules";
-    else if (s->tolerance > 0.0 && s->preset != AMP_PRESET_FAIRSEQ) what = "tolerance";
-    else if (!(s->backoff_factor > 0.0) && !row->one_factor) what = "backoff_factor";
-    else if (s->max_scale > 0.0f && s->min_scale > s->max_scale) what = "min_scale";
-    else if (s->hysteresis_tracker > s->hysteresis) what = "hysteresis_tracker";
-    else if (off && bits != AMPI_F32_ONE) what = "scale";
-    else if (!off && (s->rules & AMPI_SAFE) && !ampi_scaler_limits_ok(s, &s->scale, NULL))
-        what = "scale";
-    else if (!off && !(s->rules & AMPI_DELAY) && memcmp(&next, &s->scale, 4) != 0)
-        what = "next_scale";
-    if (what) ampi_tell(problem, "scaler.%s contradicts what else the scaler holds", what);
-    return !what;
-}
-
-/* Can a run have these numbers? If not, the desc's problem says which. */
-static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state) {
-    static const char *const bounds  = "0 to inf, or NaN where a scale of 0 made it";
-    const ampi_control      *c       = &state->control;
-    char *const              problem = opt->desc.problem;
-    const uint32_t           inv     = ampi_load_u32(&c->gate.inv_scale, 0);
-    const uint32_t           clip    = ampi_load_u32(&c->clip_factor, 0);
-    if (!ampi_fields_ok(state, problem)) return 0;
-    if (!ampi_norm_ok(&c->norm, inv, clip)) return ampi_out(problem, "norm", c->norm, bounds);
-    if (inv > AMPI_F32_INF && /* inf * 0, where the norm was infinite */
-        (inv << 1 <= AMPI_F32_INF << 1 || clip || ampi_bits_at(&c->norm, 8) != AMPI_F64_INF))
-        return ampi_out(problem, "gate.inv_scale", (double)c->gate.inv_scale, bounds);
-    if (c->nesterov && ampi_is_zero(&c->rates.momentum))
-        return ampi_out(problem, "momentum", 0.0, "more than 0 for nesterov");
-    return ampi_scaler_sane(&c->scaler, problem);
-}
-
-/* Counts what is to be saved, unless load would refuse it. */
+/* Counts what is to be saved. */
 static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, ampi_state *state) {
-    int sane;
     AMPI_TRY(ampi_read_state(opt, state));
-    AMPI_IEEE(sane = ampi_state_sane(opt, state));
-    if (!sane) return AMP_ERROR_INVALID_CONFIG;
     memset(a, 0, sizeof *a);
-    a->version = AMPI_STATE_VERSION;
     if (opt->ranks.count > 1) a->flags |= AMPI_FILE_SHARD;
     if (opt->plan->record) a->flags |= AMPI_FILE_REPORT;
     if (opt->plan->stochastic) a->flags |= AMPI_FILE_SEED;
-    if (opt->plan->owns) a->flags |= AMPI_FILE_OWN; /* to 0.7.0 this is a newer file */
     ampi_count_state(a, opt, state);
     return AMP_OK;
 }
@@ -6500,19 +6403,6 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     return ampi_told(opt->desc.problem, ampi_save(opt, &a, &state, write_fn, user));
 }
 
-/* Reads what versions before 6 have instead of flags. */
-static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
-    a->version = (uint32_t)x & 255u;
-    a->flags   = 0;
-    if (x == 0) return AMP_ERROR_CORRUPT;
-    if (x >> 10 || a->version == 0 || a->version > 5) return AMP_ERROR_NEWER;
-    if (x & 256u) a->flags |= AMPI_FILE_REPORT;
-    if (x & 512u) a->flags |= AMPI_FILE_SEED;
-    if (a->version == 3 || a->version == 5) a->flags |= AMPI_FILE_SHARD;
-    if (a->flags == AMPI_FILE_SHARD && a->body == AMPI_STATE_OLD_SET) a->flags = AMPI_FILE_SET;
-    return AMP_OK;
-}
-
 /* Reads the header: version, flags, bytes of the body; and the set, if the file names one. */
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
@@ -6522,23 +6412,13 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     if (memcmp(header, "AMPSTATE", 8) != 0) return AMP_ERROR_FOREIGN;
     if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
-    x          = ampi_get_le(header + 8);
-    a->version = (uint32_t)x;
-    a->flags   = (uint32_t)(x >> 32);
-    a->body    = ampi_get_le(header + 16);
-    if (a->version != AMPI_STATE_VERSION) AMPI_TRY(ampi_old_version(a, x));
-    else if (a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
-    if (a->version < AMPI_STATE_OLDEST) { /* ampi_load_body refuses it; a save replaces its set */
-        if (a->flags != AMPI_FILE_SET || ampi_read_set(a, read_fn, user) != AMP_OK)
-            memset(&a->set, 0, sizeof a->set);
-        a->flags = 0;
-        return AMP_OK;
-    }
-    if (a->body % 8) return AMP_ERROR_CORRUPT; /* a sum takes eight bytes at a time */
+    x        = ampi_get_le(header + 8);
+    a->flags = (uint32_t)(x >> 32);
+    a->body  = ampi_get_le(header + 16);
+    if ((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
+    if ((uint32_t)x == 0 || a->body % 8) return AMP_ERROR_CORRUPT; /* sums take eight bytes */
     if (!(a->flags & AMPI_FILE_SET)) return AMP_OK;
-    if (a->flags != AMPI_FILE_SET ||
-        a->body != (a->version < 6 ? AMPI_STATE_OLD_SET : AMPI_STATE_SET))
-        return AMP_ERROR_CORRUPT;
+    if (a->flags != AMPI_FILE_SET || a->body != AMPI_STATE_SET) return AMP_ERROR_CORRUPT;
     return ampi_read_set(a, read_fn, user);
 }
 
@@ -6582,12 +6462,7 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
                                  amp_read_fn read_fn, void *user) {
     const ampi_state before = l->state;
     amp_scaler      *s      = &l->state.control.scaler;
-    uint32_t         fp;
     int              fits;
-    if (a->version < AMPI_STATE_OLDEST)
-        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
-                           "the file is of an amp.h before 0.6.0: load it with amp.h 0.7.0, and "
-                           "save it anew");
     if (a->flags & AMPI_FILE_SET)
         return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH,
                            "this file names a set: amp_optimizer_load_file reads that");
@@ -6597,34 +6472,37 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     fits = a->body == a->count;
     AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
     a->walk = AMPI_VERIFY;
-    fp      = ampi_fp_begin();
     ampi_walk_state(a, opt, &l->state);
-    if (!(a->flags & AMPI_FILE_OWN) != !opt->plan->owns)
-        ampi_corrupt(a, "flags", a->flags, "16 more if a tensor is own, and only then");
     if (!fits && a->result != AMP_ERROR_UNSUPPORTED) a->result = AMP_ERROR_MISMATCH;
-    if (a->result == AMP_OK && !ampi_state_sane(opt, &l->state)) a->result = AMP_ERROR_CORRUPT;
-    ampi_fp_end(fp);
+    if (a->result == AMP_OK && s->preset >= (uint32_t)AMPI_NUM_PRESETS)
+        a->result = ampi_refuse(&opt->desc, AMP_ERROR_NEWER,
+                                "its scaler has a preset that this amp.h does not know");
     s->found_inf |= before.control.scaler.found_inf;
     if (s->checked < before.control.scaler.checked) s->checked = before.control.scaler.checked;
     l->state.has_lr |= before.has_lr;
     return a->result;
 }
 
-/* Keeps what the file does not decide: whether the scaler is disabled, and the learning rate if
-   it has none. */
+/* Keeps what the file does not decide: the learning rate, if it has none; and the scaler, which
+   is the file's unless only one of the two moves, or is disabled. A scale that the program may
+   not have multiplied by must be read before the next step. */
 static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
-    const amp_scaler *own    = &l->own.control.scaler;
-    ampi_state       *state  = &l->state;
-    ampi_control     *c      = &state->control;
-    amp_scaler       *s      = &c->scaler;
-    const uint32_t    ours   = own->rules & AMPI_DISABLED;
-    const uint32_t    theirs = s->rules & AMPI_DISABLED;
-    if (!state->has_lr) c->rates.lr = l->own.control.rates.lr;
+    const amp_scaler *own   = &l->own.control.scaler;
+    amp_plan         *plan  = opt->plan;
+    ampi_state       *state = &l->state;
+    amp_scaler       *s     = &state->control.scaler;
+    const int         moves = ampi_is_dynamic(own), same = moves == ampi_is_dynamic(s);
+    if (!state->has_lr) state->control.rates.lr = l->own.control.rates.lr;
     if (!state->has_lr) state->has_lr = l->own.has_lr;
-    if (ours == theirs) opt->plan->asked = 1; /* the scale is the file's */
-    else if (ours || opt->plan->shared) *s = *own;
-    else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
-    c->seen_updates = 0;
+    state->control.seen_updates = 0;
+    if (!same || !s->disabled != !own->disabled) {
+        if (plan->shared) *s = *own;
+        else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
+    }
+    if (moves && same) plan->asked = AMPI_SCALE_READ;
+    else if (plan->asked == AMPI_SCALE_KNOWN && memcmp(&s->scale, &own->scale, 4) != 0 &&
+             !ampi_scale_known(opt, s))
+        plan->asked = AMPI_SCALE_UNREAD;
 }
 
 /* Loads all that was verified, and writes model copies. */
@@ -6659,7 +6537,6 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     if (opt->ranks.count) /* accumulated gradients are of another run */
         AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
     opt->carries = 1; /* unscaled gradients, if the caller saved them */
-    opt->desc.first_step = 0; /* moments have been loaded */
     return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 
@@ -6700,15 +6577,42 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
 }
 
 /* Where a state goes: to the file that a path leads to (base), or to one whose name begins with
-   that (path), by way of a temporary one beside it (aside). */
-enum { AMPI_PATH = 4096 };
+   that (path), by way of a temporary one beside it (aside): its name with .new behind it, or
+   .new1, .new2 ... while other saves have the ones before. */
+enum { AMPI_PATH = 4080, AMPI_SAVES = 1000, AMPI_NAME = 240 /* and .new999: 255 are allowed */ };
 struct ampi_target {
     char     base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
     int      mode;  /* POSIX: an existing file's, for all that replace it; or -1 */
+    int      lock;  /* POSIX: a descriptor of the temporary file, which locks it */
     int      error; /* errno of the call that failed in a save; or 0 */
     ampi_archive a; /* what is saved, from state */
     ampi_state   state;
 };
+
+#ifdef _WIN32
+#define AMPI_SEPARATORS "/\\:"
+#else
+#define AMPI_SEPARATORS "/"
+#endif
+
+/* The length of path's directory, with the slash. */
+static size_t ampi_directory(const char *path) {
+    size_t n = strlen(path);
+    while (n && !strchr(AMPI_SEPARATORS, path[n - 1])) n--;
+    return n;
+}
+
+/* The k-th name for the temporary file. A long one is cut, not within a letter of UTF-8. */
+static void ampi_name_aside(ampi_target *to, unsigned k) {
+    const size_t most = ampi_directory(to->path) + AMPI_NAME;
+    size_t       n    = strlen(to->path);
+    char         room[AMPI_DECIMALS];
+    if (n > most)
+        for (n = most; ((unsigned char)to->path[n] & 0xc0u) == 0x80u;) n--;
+    memcpy(to->aside, to->path, n);
+    strcpy(to->aside + n, ".new");
+    if (k) strcpy(to->aside + n + 4, ampi_digits(room, k));
+}
 
 #ifdef AMPI_POSIX
 
@@ -6721,12 +6625,11 @@ extern int     fsync(int file);
 extern int     fchmod(int file, mode_t mode);
 extern ssize_t readlink(const char *path, char *buffer, size_t size);
 #endif
-
-/* The length of path's directory, with the slash. */
-static size_t ampi_directory(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? (size_t)(slash - path) + 1 : 0;
-}
+#ifndef LOCK_EX /* systems of BSD hide it from programs for POSIX */
+extern int flock(int file, int operation);
+#define LOCK_EX 2
+#define LOCK_NB 4
+#endif
 
 /* Replaces a symbolic link by its target, until it is none. If a link dangles, the file is
    created where it points. */
@@ -6749,23 +6652,67 @@ static amp_result ampi_follow(ampi_target *to) {
     return AMP_ERROR_WRITE;
 }
 
-/* Creates the temporary file, never writing into what a crash or a link has left there. */
-static FILE *ampi_create(const ampi_target *to) {
-    const mode_t mode = to->mode < 0 ? 0666 : (mode_t)to->mode & 0777;
-    FILE        *stream;
-    int          file;
-    unlink(to->aside);
-    file   = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
-    stream = file < 0 ? NULL : fdopen(file, "wb");
-    if (stream) setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
-    else if (file >= 0) {
-        unlink(to->aside);
-        close(file);
-    }
-    return stream;
+/* Locks a file that was opened as name. Returns 1 if it is locked and still has this name, 0 if
+   another save has it or has renamed it, -1 where it cannot be known. */
+static int ampi_lock(int file, const char *name) {
+    struct stat mine, there;
+    if (flock(file, LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? 0 : -1;
+    if (fstat(file, &mine) != 0) return -1;
+    return stat(name, &there) == 0 && mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
-/* Sets a file's mode and flushes it to the disk. A failed fchmod leaves it fewer rights. */
+/* Removes what a killed save has left: a file that nobody has locked. A link is removed, never
+   what it leads to. */
+static void ampi_remove_left(const char *name) {
+    const int file = open(name, O_WRONLY | O_NONBLOCK);
+    if (file < 0) return;
+    if (ampi_lock(file, name) > 0) unlink(name);
+    close(file);
+}
+
+/* Creates and locks a temporary file that no other save has; -1: none, errno says why. */
+static int ampi_create_locked(ampi_target *to) {
+    const mode_t mode = to->mode < 0 ? 0666 : ((mode_t)to->mode & 0777) | 0200;
+    unsigned     k;
+    int          file = -1;
+    for (k = 0; k < AMPI_SAVES && file < 0; k++) {
+        ampi_name_aside(to, k);
+        file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
+        if (file < 0 && errno == EEXIST) {
+            ampi_remove_left(to->aside);
+            file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
+        }
+        if (file < 0 && errno != EEXIST) return -1;
+        if (file >= 0 && ampi_lock(file, to->aside) == 0) { /* taken for a killed save's */
+            close(file);
+            file = -1;
+        }
+    }
+    return file;
+}
+
+/* Opens the temporary file. The lock is held until it has been renamed. */
+static FILE *ampi_create(ampi_target *to) {
+    FILE *stream = NULL;
+    int   file;
+    to->lock = ampi_create_locked(to);
+    if (to->lock < 0) return NULL;
+    file = dup(to->lock);
+    if (file >= 0) stream = fdopen(file, "wb");
+    if (stream) {
+        setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
+        return stream;
+    }
+    unlink(to->aside);
+    if (file >= 0) close(file);
+    return NULL;
+}
+
+static void ampi_unlock(const ampi_target *to) {
+    if (to->lock >= 0) close(to->lock);
+}
+
+/* Sets a file's mode and flushes it to the disk. If fchmod fails, what open gave stays. */
 static int ampi_flush_file(const ampi_target *to, FILE *file) {
     if (to->mode >= 0) (void)fchmod(fileno(file), (mode_t)to->mode);
     return fsync(fileno(file)) == 0;
@@ -6794,9 +6741,22 @@ static amp_result ampi_follow(ampi_target *to) {
     return AMP_OK;
 }
 
-static FILE *ampi_create(const ampi_target *to) { return fopen(to->aside, "wb"); }
+static void ampi_unlock(const ampi_target *to) { (void)to; }
 
 #if defined(_WIN32)
+/* A file that is open is no other's to open, so that this finds what no save has. One may lose its
+   file between closing and renaming it: it fails then, and what is at path stays. */
+static FILE *ampi_create(ampi_target *to) {
+    unsigned k;
+    FILE    *file = NULL;
+    for (k = 0; k < AMPI_SAVES && !file; k++) {
+        ampi_name_aside(to, k);
+        file = _fsopen(to->aside, "wb", 0x10 /* _SH_DENYRW */);
+        if (!file && errno != EACCES) break;
+    }
+    return file;
+}
+
 extern __declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
                                                        unsigned long flags);
 
@@ -6809,6 +6769,11 @@ static int ampi_move(ampi_target *to) { /* replace existing, write through */
     return MoveFileExA(to->aside, to->path, 1 | 8) != 0;
 }
 #else
+static FILE *ampi_create(ampi_target *to) {
+    ampi_name_aside(to, 0);
+    return fopen(to->aside, "wb");
+}
+
 static int ampi_flush_file(const ampi_target *to, FILE *file) { return to && file; }
 static int ampi_move(ampi_target *to) { return rename(to->aside, to->path) == 0; }
 #endif
@@ -6825,12 +6790,8 @@ static amp_result ampi_aim(ampi_target *to, const char *path) {
 
 /* Saves to to->path, in such a way that a crash leaves the old file or the new one. */
 static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
-    const size_t length = strlen(to->path);
-    FILE        *file;
-    amp_result   result = AMP_ERROR_WRITE;
-    memcpy(to->aside, to->path, length);
-    memcpy(to->aside + length, ".new", 5);
-    file = ampi_create(to);
+    FILE      *file   = ampi_create(to);
+    amp_result result = AMP_ERROR_WRITE;
     if (file) {
         result = ampi_save(opt, &to->a, &to->state, ampi_file_write, file);
         if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
@@ -6838,9 +6799,11 @@ static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
         if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
         if (result == AMP_OK && !ampi_move(to)) result = AMP_ERROR_WRITE;
     }
-    if (result == AMP_OK) return result;
-    to->error = errno;
-    if (file) remove(to->aside);
+    if (result != AMP_OK) {
+        to->error = errno;
+        if (file) remove(to->aside);
+    }
+    ampi_unlock(to);
     return result;
 }
 
@@ -8049,7 +8012,6 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     uint64_t        sum;
     size_t          i;
     memset(&a, 0, sizeof a);
-    a.version = AMPI_STATE_VERSION;
     a.flags   = AMPI_FILE_SHARD;
     ampi_count_state(&a, opt, state);
     sum = ampi_hash(a.common, a.ranks);
@@ -8130,7 +8092,7 @@ static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user
     a->bytes = body;
     ampi_walk_set(a);
     a->bytes = NULL;
-    if (a->set.edition > AMPI_MANY) return AMP_ERROR_CORRUPT;
+    if (a->set.edition > UINT64_MAX / 4) return AMP_ERROR_CORRUPT;
     return a->set.ranks && a->set.ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
@@ -8187,7 +8149,6 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
     amp_result result;
     memset(&to->a, 0, sizeof to->a);
     to->a.opt     = opt;
-    to->a.version = AMPI_STATE_VERSION;
     to->a.flags   = AMPI_FILE_SET;
     to->a.count   = AMPI_STATE_SET;
     to->a.set     = *set;
@@ -8306,7 +8267,7 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
         if (result != AMP_OK) break;
         result = ampi_load_from(opt, l, a, shard->path);
         if (result == AMP_OK &&
-            (!(a->flags & AMPI_FILE_SHARD) || a->version != l->one.version ||
+            (!(a->flags & AMPI_FILE_SHARD) ||
              a->common != files[0].common ||
              ampi_iterations(&l->state.control) != set.step))
             result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
@@ -8668,18 +8629,6 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-/* Can a run have slot i of a history? */
-static int ampi_iteration_ok(const amp_plan *plan, const amp_iteration *s, size_t i) {
-    const uint32_t clip = ampi_load_u32(&s->clip_factor, 0);
-    const uint32_t inv  = ampi_bits_of_f32(ampi_inv_scale(s->loss_scale));
-    if (clip > AMPI_F32_ONE || ampi_load_u32(&s->loss_scale, 0) > AMPI_F32_INF ||
-        !ampi_norm_ok(&s->norm, inv, clip) || s->skip > (uint32_t)AMP_SKIP_ASKED ||
-        s->tensor < -1)
-        return 0;
-    return !s->iteration || (s->iteration % AMP_HISTORY == i &&
-                             (s->tensor < 0 || (size_t)s->tensor < plan->num_slots));
-}
-
 /* A report in a state: counters and running statistics, steps, overflows of tensors. An optimizer
    without a report reads a file's, and drops it. Of several files, the one with the most
    overflows counts, for the run and for each tensor: a rank without elements of it has seen
@@ -8692,36 +8641,32 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     ampi_overflows       counts;
     ampi_running        *n = &r.running;
     amp_iteration       *s = r.history;
-    const int            verify = a->walk == AMPI_VERIFY;
-    int                  ok;
+    int                  ok = 1; /* what others index arrays by is in its bounds */
     size_t               i;
     memset(&r, 0, sizeof r);
     memset(&counts, 0, sizeof counts);
     if (save) a->result = ampi_read_back(opt, &r, plan->record, sizeof r);
-    AMPI_NAMED_3(a, n, skips[0], skips[1], skips[2]);
-    AMPI_NAMED_3(a, n, norms, mean, variance);
-    AMPI_NAMED(a, n, row);
-    ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
-         (n->skips[0] | n->skips[1] | n->skips[2]) <= AMPI_MANY &&
-         ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
+    AMPI_NUMBERS(a, n->skips[0], n->skips[1], n->skips[2]);
+    AMPI_NUMBERS(a, n->norms, n->mean, n->variance);
+    AMPI_NUMBER(a, n->row);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
-        AMPI_NAMED_3(a, s, iteration, norm, loss_scale);
-        AMPI_NAMED_3(a, s, clip_factor, skip, tensor);
-        ok = ok && (!verify || ampi_iteration_ok(plan, s, i));
+        AMPI_NUMBERS(a, s->iteration, s->norm, s->loss_scale);
+        AMPI_NUMBERS(a, s->clip_factor, s->skip, s->tensor);
+        ok = ok && s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
+             (s->tensor < 0 || (size_t)s->tensor < plan->num_slots);
     }
     for (i = 0; i < plan->num_slots; i++) {
         if (save && a->result == AMP_OK)
             a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
-        AMPI_NAMED_3(a, &counts, overflows, nans, first);
-        AMPI_NAMED(a, &counts, last);
-        ok &= (counts.overflows | counts.nans) <= AMPI_MANY && counts.first <= counts.last;
+        AMPI_NUMBERS(a, counts.overflows, counts.nans, counts.first);
+        AMPI_NUMBER(a, counts.last);
         if (load && counts.overflows >= plan->host_slots[i].overflows.overflows)
             plan->host_slots[i].overflows = counts;
     }
     if (load && r.running.skips[0] >= plan->seen->record.running.skips[0]) plan->seen->record = r;
-    if (ok || !verify || a->result != AMP_OK) return;
-    a->result = AMP_ERROR_CORRUPT;
-    ampi_tell(opt->desc.problem, "its report holds what no run can have");
+    if (ok || a->walk != AMPI_VERIFY || a->result != AMP_OK) return;
+    a->result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT,
+                            "its report names a tensor that is not there");
 }
 
 /* Forgets the history, before a load. */
@@ -8818,7 +8763,7 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     int               i, b;
     memset(r, 0, sizeof *r);
     r->scaler       = *s;
-    r->fixed_scale  = (s->rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (s->rules & AMPI_DISABLED);
+    r->fixed_scale  = !ampi_is_dynamic(s);
     r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
     r->overflows    = skips[AMP_SKIP_OVERFLOW - 1];

@@ -2113,10 +2113,10 @@ AMPI_DEVICE bool ampi_leaves(const ampi_scaler_op &op, uint32_t u, uint32_t type
 
 AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, const void *src,
                                   uint32_t src_type, uint64_t n) {
-    const bool           check = s->rules != 0 && !(s->rules & AMPI_DISABLED);
+    const bool           check = ampi_is_initialized(s) && !s->disabled;
     bool                 bad   = false;
     const ampi_scaler_op op    = {check ? ampi_inv_scale(s->scale) : 1.0f,
-                                  (s->rules & AMPI_SAFE) != 0, dst != NULL, &bad};
+                                  (ampi_rules(s) & AMPI_SAFE) != 0, dst != NULL, &bad};
     uint64_t             begin = (uint64_t)blockIdx.x * AMPI_SPAN;
     if (!check && (!dst || dst == src)) return;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_SPAN)
@@ -2130,8 +2130,8 @@ AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, c
 }
 
 AMPI_KERNEL(4) ampi_scaler_update_kernel(amp_scaler *s) {
-    if (s->rules == 0) return;
-    if ((s->rules & AMPI_DISABLED) || s->checked || s->found_inf) ampi_scaler_transition(s);
+    if (!ampi_is_initialized(s)) return;
+    if (s->disabled || s->checked || s->found_inf) ampi_scaler_transition(s);
 }
 
 /* New addresses for slots [first, first + count), as an argument of a launch: nothing waits, and
