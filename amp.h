@@ -6500,9 +6500,8 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
         else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
     }
     if (moves && same) plan->asked = AMPI_SCALE_READ;
-    else if (plan->asked == AMPI_SCALE_KNOWN && memcmp(&s->scale, &own->scale, 4) != 0 &&
-             !ampi_scale_known(opt, s))
-        plan->asked = AMPI_SCALE_UNREAD;
+    else if (plan->asked != AMPI_SCALE_READ && memcmp(&s->scale, &own->scale, 4) != 0)
+        plan->asked = ampi_scale_known(opt, s) ? AMPI_SCALE_KNOWN : AMPI_SCALE_UNREAD;
 }
 
 /* Loads all that was verified, and writes model copies. */
@@ -6662,33 +6661,44 @@ static int ampi_lock(int file, const char *name) {
 }
 
 /* Removes what a killed save has left: a file that nobody has locked. A link is removed, never
-   what it leads to. */
-static void ampi_remove_left(const char *name) {
+   what it leads to. Returns 0 if nothing has this name. */
+static int ampi_remove_left(const char *name) {
     const int file = open(name, O_WRONLY | O_NONBLOCK);
-    if (file < 0) return;
+    if (file < 0) return errno != ENOENT;
     if (ampi_lock(file, name) > 0) unlink(name);
     close(file);
+    return 1;
+}
+
+/* Removes what killed saves have left under the names behind the k-th. */
+static void ampi_remove_rest(ampi_target *to, unsigned k) {
+    unsigned more = k;
+    do ampi_name_aside(to, ++more);
+    while (more < AMPI_SAVES && ampi_remove_left(to->aside));
+    ampi_name_aside(to, k);
 }
 
 /* Creates and locks a temporary file that no other save has; -1: none, errno says why. */
 static int ampi_create_locked(ampi_target *to) {
     const mode_t mode = to->mode < 0 ? 0666 : ((mode_t)to->mode & 0777) | 0200;
     unsigned     k;
-    int          file = -1;
-    for (k = 0; k < AMPI_SAVES && file < 0; k++) {
+    int          file;
+    for (k = 0; k < AMPI_SAVES; k++) {
         ampi_name_aside(to, k);
         file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
         if (file < 0 && errno == EEXIST) {
-            ampi_remove_left(to->aside);
+            (void)ampi_remove_left(to->aside);
             file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
         }
-        if (file < 0 && errno != EEXIST) return -1;
-        if (file >= 0 && ampi_lock(file, to->aside) == 0) { /* taken for a killed save's */
-            close(file);
-            file = -1;
+        if (file < 0 && errno == EEXIST) continue;
+        if (file < 0) return -1;
+        if (ampi_lock(file, to->aside) != 0) {
+            ampi_remove_rest(to, k);
+            return file;
         }
+        close(file); /* another save took it for what a killed one has left */
     }
-    return file;
+    return -1;
 }
 
 /* Opens the temporary file. The lock is held until it has been renamed. */
@@ -8652,8 +8662,8 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     for (i = 0; i < AMP_HISTORY; i++, s++) {
         AMPI_NUMBERS(a, s->iteration, s->norm, s->loss_scale);
         AMPI_NUMBERS(a, s->clip_factor, s->skip, s->tensor);
-        ok = ok && s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
-             (s->tensor < 0 || (size_t)s->tensor < plan->num_slots);
+        ok = ok && (!s->iteration || (s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
+                                      (s->tensor < 0 || (size_t)s->tensor < plan->num_slots)));
     }
     for (i = 0; i < plan->num_slots; i++) {
         if (save && a->result == AMP_OK)
@@ -8666,7 +8676,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     if (load && r.running.skips[0] >= plan->seen->record.running.skips[0]) plan->seen->record = r;
     if (ok || a->walk != AMPI_VERIFY || a->result != AMP_OK) return;
     a->result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT,
-                            "its report names a tensor that is not there");
+                            "its report names a tensor, or a reason to skip, that is not there");
 }
 
 /* Forgets the history, before a load. */

@@ -198,27 +198,27 @@ static f32 rounded(int type, f32 x) {
 typedef struct m_scaler {
     int      preset, disabled, tracker, interval, hysteresis, left;
     f32      scale, min, max; /* 0: none */
-    f64      next, growth, backoff, tolerance; /* backoff 0: divide by growth */
+    f64      next, growth, backoff; /* backoff 0: divide by growth */
     uint32_t found, checked, stuck;
-    uint64_t good, skipped, growths, backoffs, row, updates, overflows;
+    uint64_t good, skipped, growths, backoffs, row;
 } m_scaler;
 
 /* First scale, interval, limits, hysteresis of each preset, as amp_preset lists them; does the
    original have one factor? */
 static const struct { double first; int interval; double min, max; int hysteresis, one_factor; }
     m_presets[] = {
-        {65536, 2000, 6.103515625e-5, 16777216, 1, 0},  {65536, 2000, 0, 0, 0, 0},
+        {65536, 2000, 6.103515625e-5, 16777216, 1, 0},
+        {65536, 2000, 1.17549435e-38, 8.50705917e37, 0, 0}, {1, 2000, 1, 1, 0, 0},
+        {65536, 2000, 0, 0, 0, 0},
         {65536, 2000, 0, 16777216, 0, 1},               {65536, 2000, 0, 0, 1, 0},
         {4294967296.0, 1000, 1, 0, 2, 0},               {65536, 1000, 1, 0, 2, 1},
         {65536, 1000, 1, 0, 2, 1},                      {4294967296.0, 1000, 1, 0, 0, 1},
         {65536, 2000, 1.17549435e-38, 3.40282347e38, 0, 0}, {65536, 2000, 1, 0, 0, 1},
         {32768, 2000, 0, 0, 0, 0},                      {32768, 2000, 1, 0, 0, 1},
-        {65536, 2000, 0, 16777216, 0, 1},  {65536, 2000, 1.17549435e-38, 8.50705917e37, 0, 0},
-        {32768, 2000, 1e-4, 0, 0, 1},                   {256, 1000, 1, 0, 0, 1}};
+        {65536, 2000, 0, 16777216, 0, 1}};
 
 static void m_scaler_init(m_scaler *s, const amp_scaler_desc *d) {
-    const int none = d->preset == AMP_PRESET_NONE; /* STATIC with 1 */
-    const int p    = none ? (int)AMP_PRESET_STATIC : (int)d->preset;
+    const int p = (int)d->preset;
     memset(s, 0, sizeof *s);
     s->preset   = p;
     s->disabled = d->disabled != 0;
@@ -233,27 +233,26 @@ static void m_scaler_init(m_scaler *s, const amp_scaler_desc *d) {
     s->left       = s->hysteresis;
     s->min        = bits32(bits32(d->min_scale) ? d->min_scale : (float)m_presets[p].min);
     s->max        = bits32(bits32(d->max_scale) ? d->max_scale : (float)m_presets[p].max);
-    s->tolerance  = p == AMP_PRESET_FAIRSEQ ? bits64(d->tolerance) : 0;
     s->scale      = bits32(bits32(d->init_scale) ? d->init_scale : (float)m_presets[p].first);
     if (s->max && s->scale > s->max && (!bits32(d->init_scale) || p == AMP_PRESET_APEX))
         s->scale = s->max;
     if (!bits32(d->init_scale) && s->scale < s->min) s->scale = s->min;
-    if (none) s->scale = ONE;
     if (s->disabled) s->scale = ONE;
     s->next = wide(s->scale);
 }
 
-/* DEFAULT and STATIC check the product, too. */
-static int m_safe(const m_scaler *s) {
-    return s->preset == AMP_PRESET_DEFAULT || s->preset == AMP_PRESET_STATIC;
+static int m_fixed(const m_scaler *s) {
+    return s->preset == AMP_PRESET_STATIC || s->preset == AMP_PRESET_NONE;
 }
+
+/* DEFAULT, STATIC and NONE check the product, too. */
+static int m_safe(const m_scaler *s) { return s->preset == AMP_PRESET_DEFAULT || m_fixed(s); }
 
 /* Do originals hold the scale in a double on the host? */
 static int m_holds_double(const m_scaler *s) {
     return s->preset == AMP_PRESET_APEX || s->preset == AMP_PRESET_DEEPSPEED ||
            s->preset == AMP_PRESET_DEEPSPEED_CONSECUTIVE ||
-           s->preset == AMP_PRESET_DEEPSPEED_FUSED || s->preset == AMP_PRESET_MXNET ||
-           s->preset == AMP_PRESET_FAIRSEQ;
+           s->preset == AMP_PRESET_DEEPSPEED_FUSED || s->preset == AMP_PRESET_MXNET;
 }
 
 /* After a good step: does the scale grow? */
@@ -262,10 +261,10 @@ static int m_grows(m_scaler *s) {
     int       grows  = 0;
     s->tracker++;
     switch (s->preset) {
-    case AMP_PRESET_STATIC: return 0;
+    case AMP_PRESET_STATIC:
+    case AMP_PRESET_NONE: return 0;
     case AMP_PRESET_DEEPSPEED:
-    case AMP_PRESET_DEEPSPEED_CONSECUTIVE:
-    case AMP_PRESET_FAIRSEQ: return s->tracker % interval == 0;
+    case AMP_PRESET_DEEPSPEED_CONSECUTIVE: return s->tracker % interval == 0;
     case AMP_PRESET_DEEPSPEED_FUSED: return before > 0 && before % interval == 0;
     case AMP_PRESET_JMP:
         s->tracker %= interval;
@@ -281,8 +280,6 @@ static int m_grows(m_scaler *s) {
 static f64 m_lower(const m_scaler *s) {
     const f64 low = wide(s->min),
               next = s->backoff ? mul64(s->next, s->backoff) : div64(s->next, s->growth);
-    if (s->preset == AMP_PRESET_FAIRSEQ) return next <= low ? s->next : next;
-    if (s->preset == AMP_PRESET_MARIAN) return s->next <= low ? s->next : next;
     return next < low ? low : next;
 }
 
@@ -294,15 +291,11 @@ static void m_scaler_update(m_scaler *s) {
     if (bad) s->skipped++, s->row++;
     else s->good++, s->row = 0;
     if (s->disabled) return;
-    s->updates++;
     if (bad) {
         s->tracker = 0;
-        s->overflows++;
         if (s->left > 1) {
             s->left--;
-        } else if (s->preset != AMP_PRESET_STATIC &&
-                   s->tolerance <= div64(whole(s->overflows), whole(s->updates))) {
-            s->updates = s->overflows = 0;
+        } else if (!m_fixed(s)) {
             next = m_lower(s);
             if (!m_holds_double(s)) next = wide(narrow(next));
             if (next < live) s->backoffs++;
@@ -313,7 +306,6 @@ static void m_scaler_update(m_scaler *s) {
         const int by_growth = p == AMP_PRESET_MEGATRON || p == AMP_PRESET_DEEPSPEED;
         if (grows || !by_growth) s->left = s->hysteresis;
         if (grows) {
-            s->updates = 0;
             next = mul64(live, s->growth);
             if (s->max && next > high) next = high;
             if (!m_holds_double(s)) next = wide(narrow(next));
@@ -365,7 +357,7 @@ typedef struct m_tensor {
     int         length, most;  /* of rows; 0: a gradient of all elements                      */
     int         touched, reach; /* rows in the last check; chunks that its numbers may have   */
     int         brought;       /* a rebind has brought weights for a refresh                  */
-    int         set;           /* moments were                                                */
+    int         missing;       /* its moments, of steps before                                */
     amp_storage storage;
     f32         lr_scale, decay;
     struct { uint64_t nonfinite, nan, first, zeros; f32 max; uint32_t bad_row; } stats;
@@ -382,7 +374,7 @@ typedef struct m_record { /* of a report */
 typedef struct m_optimizer {
     int        initialized, prepared, open; /* open: 1 checked, 2 and unscaled */
     amp_result pending;
-    int        carries, asked, has_lr, loaded;
+    int        carries, asked, has_lr;
     /* as the desc says, and files */
     int        kind, dtype, zero_grad, in_place, shared, ranks, whole, report, nesterov;
     f64        beta1, beta2;
@@ -525,6 +517,8 @@ static amp_result m_prepare(m_optimizer *m) {
     m->asked = m->shared || m->whole || m->ranks > 1 || bits32(m->scaler_desc.init_scale) ||
                m->own.scale == ONE;
     for (i = 0; i < m->num; i++)
+        m->t[i].missing = m->first_step && m->t[i].n && m_has(m, &m->t[i]) == 2;
+    for (i = 0; i < m->num; i++)
         for (k = 0; k < m->t[i].n; k++)
             m_write_model(m, &m->t[i], k);
     return AMP_OK;
@@ -546,8 +540,8 @@ static amp_result m_can_step(const m_optimizer *m, int fused) {
 /* The tensor whose moments are missing, or -1: AdamW's where first_step is above 0. */
 static int m_without_moments(const m_optimizer *m) {
     int i;
-    for (i = 0; i < m->num && !m->loaded && m->first_step && m->moments == 2; i++)
-        if (m->t[i].n && m_has(m, &m->t[i]) && !m->t[i].set) return i;
+    for (i = 0; i < m->num; i++)
+        if (m->t[i].missing) return i;
     return -1;
 }
 
@@ -569,7 +563,7 @@ static amp_result m_set_moments(m_optimizer *m, int i, const f32 *first, const f
     type = t->storage.moments == AMP_FORMAT_BF16 ? (int)AMP_BF16 : (int)AMP_F32;
     for (k = 0; k < has; k++)
         for (j = 0; j < t->n; j++) m->moment[k][t->at + j] = rounded(type, from[k][j]);
-    t->set = 1;
+    t->missing = 0;
     return AMP_OK;
 }
 
@@ -950,10 +944,12 @@ static amp_result m_fits(const m_optimizer *m, const m_optimizer *file) {
 
 static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
                          const m_scaler *theirs) {
-    int i, k;
+    const int moves = !m_fixed(s) && !s->disabled, move = !m_fixed(theirs) && !theirs->disabled;
+    int       i, k;
     if (m_fits(m, file) != AMP_OK) return AMP_ERROR_MISMATCH;
-    if (theirs->disabled == s->disabled) *s = *theirs, m->asked = 1;
-    else if (!s->disabled && !m->shared) m_scaler_init(s, &m->scaler_desc);
+    if (moves == move && theirs->disabled == s->disabled) *s = *theirs;
+    else if (!m->shared) m_scaler_init(s, &m->scaler_desc);
+    m->asked |= (moves && move) || s->scale == ONE;
     m->skip = file->skip, m->inv_scale = file->inv_scale, m->step = file->step,
     m->norm = file->norm;
     m->clip = file->clip, m->found = file->found, m->did_step = file->did_step;
@@ -964,13 +960,14 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
     m->max_norm = file->max_norm;
     if (file->has_lr) m->has_lr = 1, m->lr = file->lr;
     m->seen_updates = 0;
-    m->carries = m->loaded = 1; /* what was saved beside the state */
+    m->carries = 1; /* what was saved beside the state */
     for (i = 0; i < m->num; i++) {
         m_tensor       *a = &m->t[i];
         const m_tensor *b = &file->t[i];
         a->lr_scale = b->lr_scale;
         a->decay    = b->decay;
         a->brought  = 0;
+        a->missing  = b->missing;
         memset(&a->seen, 0, sizeof a->seen);
         if (file->report) a->seen = b->seen;
         memcpy(&m->w[a->at], &file->w[b->at], sizeof(f32) * (size_t)a->n);

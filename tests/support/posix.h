@@ -34,6 +34,7 @@ static inline int truncate(const char *path, long bytes) {
 #define HAVE_POSIX 1
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h> /* flock */
 #include <sys/mman.h>
 #include <sys/resource.h> /* setrlimit */
 #include <sys/statvfs.h>

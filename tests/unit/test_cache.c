@@ -1857,14 +1857,14 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     memset(&desc, 0, sizeof desc); /* all zero is as NULL; any number is a choice */
     OK(start(&session, NULL, 0, NULL, &desc));
     CHECK_EQ_F32(session.scaler->scale, cpu.bf16 ? 1.0f : 65536.0f);
-    CHECK_EQ_U32(session.scaler->preset, cpu.bf16 ? AMP_PRESET_STATIC : AMP_PRESET_DEFAULT);
+    CHECK_EQ_U32(session.scaler->preset, cpu.bf16 ? AMP_PRESET_NONE : AMP_PRESET_DEFAULT);
     amp_session_end(&session);
     desc.growth_interval = 7;
     OK(start(&session, NULL, 0, NULL, &desc));
     CHECK_EQ_F32(session.scaler->scale, 65536.0f);
     amp_session_end(&session);
     memset(&desc, 0, sizeof desc);
-    desc.tolerance = -1.0;
+    desc.backoff_factor = -1.0;
     CHECK_EQ_INT(start(&session, NULL, 0, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
     memset(&desc, 0, sizeof desc);
     desc.init_scale = -1.0f;
@@ -1960,7 +1960,7 @@ TEST(a_session_tells, "promises: amp_session_start writes the desc's problem: an
     amp_optimizer_free(&opt);
 }
 
-TEST(a_session_without_scale, "manual: AMP_PRESET_NONE of a session is STATIC with 1, in every type; AMP_DTYPE=fp16 where it was bf16 "
+TEST(a_session_without_scale, "manual: AMP_PRESET_NONE of a session is a scale of 1, in every type; AMP_DTYPE=fp16 where it was bf16 "
                               "asks for a scale") {
     amp_scaler_desc desc;
     amp_capability  cpu;
@@ -1968,7 +1968,7 @@ TEST(a_session_without_scale, "manual: AMP_PRESET_NONE of a session is STATIC wi
     desc.preset = AMP_PRESET_NONE;
     OK(start(&session, NULL, 1 << 16, NULL, &desc));
     CHECK_EQ_F32(session.scaler->scale, 1.0f);
-    CHECK_EQ_U32(session.scaler->preset, AMP_PRESET_STATIC);
+    CHECK_EQ_U32(session.scaler->preset, AMP_PRESET_NONE);
     amp_session_end(&session);
     OK(amp_capability_of(0, 0, &cpu));
     setenv("AMP_DTYPE", "fp16", 1);

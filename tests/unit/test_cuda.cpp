@@ -866,7 +866,7 @@ static amp_scaler_desc any_scaler(dice &r) {
     static const int    intervals[] = {0, 1, 2, 3};
     amp_scaler_desc     d;
     memset(&d, 0, sizeof d);
-    d.preset          = (amp_preset)(r.one_in(2) ? 0 : r.below(AMP_PRESET_MARIAN + 1));
+    d.preset          = (amp_preset)(r.one_in(2) ? 0 : r.below(AMP_PRESET_MXNET + 1));
     d.init_scale      = r.of(scales);
     d.growth_factor   = r.of(growths);
     d.backoff_factor  = r.of(backoffs);
@@ -1191,10 +1191,10 @@ TEST(many_chunks, "law 7: more than 256 chunks: the sum over chunks goes round")
     }
 }
 
-TEST(presets, "law 7: all 16 presets through 30 steps with overflows: the scale goes up and down") {
+TEST(presets, "law 7: all presets through 30 steps with overflows: the scale goes up and down") {
     dice     r(7);
     unsigned ups = 0, downs = 0;
-    for (int preset = 0; preset <= AMP_PRESET_MARIAN; preset++)
+    for (int preset = 0; preset <= AMP_PRESET_MXNET; preset++)
         for (unsigned i = 0; i < few(3 * NUM_KINDS * 4);) {
             base                             = any_setup((int)(i % NUM_KINDS), r);
             base.path                        = (int)(i / NUM_KINDS % 4);

@@ -377,7 +377,7 @@ static void fails(operation op) {
                 stop("what was saved loads");
             if (r < w.ranks) sent_again(r);
             w.m.seen_updates = 0;
-            w.m.carries = w.m.loaded = 1;
+            w.m.carries = 1;
             w.version += r == 0;
             m_refresh(&w.m);
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
@@ -738,7 +738,7 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
     if (d->storage && chance(15)) *storage = storages[below(STORAGES)];
     if (d->storage && storage->master != AMP_FORMAT_F32) d->dtype = AMP_BF16;
     d->first_step    = one_in(8) ? 7 : 0;
-    d->scaler.preset = (amp_preset)(chance(50) ? 0 : below(AMP_PRESET_NONE + 1));
+    d->scaler.preset = (amp_preset)(chance(50) ? 0 : below(AMP_PRESET_MXNET + 1));
     d->scaler.growth_interval = (int)below(4);
     if (chance(60)) d->scaler.init_scale = chance(80) ? 1024.0f : 0.25f;
     if (chance(30)) d->scaler.growth_factor = 1.0 + 0.5 * below(7);
@@ -748,7 +748,6 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
     if (chance(15))
         d->scaler.min_scale =
             d->scaler.init_scale > 0 && d->scaler.init_scale < 1 ? 0.125f : 512.0f;
-    if (d->scaler.preset == AMP_PRESET_FAIRSEQ) d->scaler.tolerance = 0.25 * below(4);
     if (d->scaler.preset == AMP_PRESET_NONE)
         d->scaler.init_scale = (float)below(2), d->scaler.min_scale = d->scaler.max_scale = 0.0f;
     else if (d->scaler.preset != 0 && d->scaler.preset != AMP_PRESET_STATIC &&

@@ -904,7 +904,7 @@ static uint64_t sum_of(const unsigned char *p, size_t n) {
     return sum;
 }
 
-TEST(torn, "a report in a file that no run can have made is refused, and nothing changes") {
+TEST(torn, "a report in a file whose numbers would lead outside an array is refused, and nothing changes") {
     static amp_iteration records[2][AMP_HISTORY];
     rig    r;
     tape   t = {NULL, 0, 0, 0, 0};
@@ -925,14 +925,13 @@ TEST(torn, "a report in a file that no run can have made is refused, and nothing
         put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
         result = load_tape(&r, &t);
         refused += result != AMP_OK;
-        CHECK(result == AMP_OK || result == AMP_ERROR_CORRUPT || result == AMP_ERROR_MISMATCH);
+        CHECK(result == AMP_OK || result == AMP_ERROR_CORRUPT || result == AMP_ERROR_MISMATCH || result == AMP_ERROR_NEWER);
         put_number(t.bytes + at, was);
         if (result != AMP_OK) continue;
         put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
         OK(load_tape(&r, &t));
     }
-    /* step and skip of each; norms, row, mean, variance; or a 25th of the former */
-    CHECK(refused > (apart == 8 ? 255 + 256 + 4 : (255 + 256) / 25 - 1));
+    CHECK(refused > (apart == 8 ? 255u : 255 / 25 - 1u)); /* why each was skipped */
     put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
     CHECK_EQ_U64(history(&r, records[1]), AMP_HISTORY);
     CHECK_MEM(records[0], records[1], sizeof records[0]);
@@ -955,7 +954,7 @@ static uint64_t bits_of_float(float x) {
 }
 
 TEST(members, "law 21: each number of a report in a file is that of its name: no two alike, in the format's order") {
-    enum { AT = 32 + 8 * (45 + 8) }; /* behind the header, the numbers of a run and one tensor, of a short name */
+    enum { AT = 32 + 8 * (40 + 8) }; /* behind the header, the numbers of a run and one tensor, of a short name */
     const uint64_t want[] = {11, 12, 13, 5, bits_of_double(6.0), bits_of_double(7.0), 4};
     const uint64_t turn[] = {257, bits_of_double(8.0), bits_of_float(9.0f), bits_of_float(0.75f), 2, 0};
     const uint64_t last[] = {14, 15, 16, 17};
@@ -988,7 +987,7 @@ TEST(members, "law 21: each number of a report in a file is that of its name: no
     o->first                  = 16;
     o->last                   = 17;
     save(&r, &t);
-    CHECK_EQ_U64(t.bytes[12], 4); /* there is a report */
+    CHECK_EQ_U64(t.bytes[12], 1); /* there is a report */
     for (k = 0; k < COUNT_OF(want); k++) CHECK_EQ_U64(number_at(t.bytes + AT + 8 * k), want[k]);
     for (k = 0; k < COUNT_OF(turn); k++) CHECK_EQ_U64(number_at(t.bytes + AT + 8 * (7 + 6 + k)), turn[k]);
     for (k = 0; k < COUNT_OF(last); k++)
@@ -1001,72 +1000,49 @@ TEST(members, "law 21: each number of a report in a file is that of its name: no
     CHECK_EQ_U64(h->iteration, 257);
     CHECK_EQ_F32(h->clip_factor, 0.75f);
     CHECK_EQ_U64(o->last, 17);
-    record->running.row = 5; /* it begins anew where it would be */
-    save(&r, &t);
-    CHECK_EQ_INT(load_tape(&r, &t), AMP_ERROR_CORRUPT);
     free(t.bytes);
     end(&r);
 }
 
-/* One number of the report in a tape becomes x, sums right: is it refused, and why? */
-static void crafted(rig *r, tape *t, size_t word, uint64_t x, const char *text) {
-    unsigned char *at   = t->bytes + 32 + 8 * (45 + 8 + word);
-    const size_t   body = t->size - 40;
-    const uint64_t was  = number_at(at);
-    char           why[AMP_PROBLEM_SIZE];
-    put_number(at, x);
-    put_number(t->bytes + 32 + body, sum_of(t->bytes + 32, body));
-    r->opt.desc.problem = why;
-    CHECK_EQ_INT(load_tape(r, t), text ? AMP_ERROR_CORRUPT : AMP_OK);
-    if (strcmp(why, text ? text : "") != 0) test_fail(__FILE__, __LINE__, text ? text : "", why);
-    r->opt.desc.problem = NULL;
-    put_number(at, was);
-}
-
-TEST(crafted_reports, "law 12: a report in a file whose history, counts or statistics no run can have is AMP_ERROR_CORRUPT: of "
-              "each number the least that is refused, and what is next to it is taken") {
-    enum { RUN = 0, ITERATION = 7, TENSORS = 7 + 6 * AMP_HISTORY }; /* words behind one tensor of a short name */
-    static const char none[] = "its report holds what no run can have";
-    const uint64_t    nan = UINT64_C(0x7ff8000000000000), inf = UINT64_C(0x7ff0000000000000), count = UINT64_C(1) << 62;
-    const size_t      second = ITERATION + 6 * 2, never = ITERATION + 6 * 9; /* of iteration 2; of none yet */
-    const struct { size_t word; uint64_t taken, refused; } cases[] = {
-        {RUN, count - 1, count},       {RUN + 1, count - 1, count},   {RUN + 2, count - 1, count},
-        {RUN + 3, 128, 129},           {RUN + 4, inf - 1, inf},       {RUN + 5, inf - 1, inf},       {RUN + 6, 4, 5},
-        {RUN + 4, 0, UINT64_C(1) << 63 | 1}, {RUN + 5, 0, nan},
-        {second, 258, 3},              {second, 0, 257},              {second, 2 + 256 * 7, 2 + 256 * 7 + 1},
-        {second + 1, inf, inf + 1},    {second + 1, 0, nan},          {second + 1, 0, bits_of_double(-1.0)},
-        {second + 2, 0x7f800000, 0x7f800001}, {second + 2, 0, 0x80000000u}, {second + 2, 0, 0xffc00000u},
-        {second + 3, 0x3f800000, 0x3f800001}, {second + 3, 0, 0x7fc00000}, {second + 3, 0, 0xbf800000u},
-        {second + 4, 3, 4},            {second + 5, 0, 1},            {second + 5, 0xffffffffu, 0xfffffffeu},
-        {never + 5, 0xffffffffu, 0xfffffffeu},
-        {TENSORS, count - 1, count},   {TENSORS + 1, count - 1, count}, {TENSORS + 2, 0, 1}};
-    const struct { size_t word; const char *why; } wide[] = {
-        {RUN + 6, "row is 4294967296 in the file, and must be less than 2^32"},
-        {second + 2, "loss_scale is 4294967296 in the file, and must be less than 2^32"},
-        {second + 3, "clip_factor is 4294967296 in the file, and must be less than 2^32"},
-        {second + 4, "skip is 4294967296 in the file, and must be less than 2^32"},
-        {second + 5, "tensor is 4294967296 in the file, and must be less than 2^32"}};
-    rig    r;
-    tape   t = {NULL, 0, 0, 0, 0};
-    size_t k;
+TEST(crafted_reports, "law 12: in a report of a file what indexes an array is in its bounds, or the file is AMP_ERROR_CORRUPT: why a "
+                      "step was skipped, and its tensor; other numbers may be any") {
+    enum { REPORT = 32 + 8 * (40 + 8), ITERATION = 7, TENSORS = 7 + 6 * AMP_HISTORY }; /* behind one tensor of a short name */
+    const size_t second = ITERATION + 6 * 2, never = ITERATION + 6 * 9; /* of iteration 2; of none yet */
+    const uint64_t bad = UINT64_MAX, nan = UINT64_C(0x7ff8000000000000);
+    const struct { size_t word; uint64_t x; amp_result result; } cases[] = {
+        {second + 4, 3, AMP_OK}, {second + 4, 4, AMP_ERROR_CORRUPT}, {second + 4, 0xffffffffu, AMP_ERROR_CORRUPT},
+        {second + 5, 0, AMP_OK}, {second + 5, 1, AMP_ERROR_CORRUPT}, {second + 5, 0xfffffffeu, AMP_ERROR_CORRUPT},
+        {second + 5, 0xffffffffu, AMP_OK}, {second + 5, 0x7fffffffu, AMP_ERROR_CORRUPT}, {never + 4, 4, AMP_OK},
+        {never + 5, 1, AMP_OK}, {0, bad, AMP_OK}, {3, bad, AMP_OK}, {4, nan, AMP_OK}, {5, nan, AMP_OK}, {6, bad, AMP_OK},
+        {second, bad, AMP_OK}, {second, 3, AMP_OK}, {second + 1, nan, AMP_OK}, {second + 2, bad, AMP_OK}, {second + 3, bad, AMP_OK},
+        {TENSORS, bad, AMP_OK}, {TENSORS + 2, bad, AMP_OK}};
+    char          why[AMP_PROBLEM_SIZE];
+    amp_iteration all[AMP_HISTORY];
+    rig           r;
+    tape          t = {NULL, 0, 0, 0, 0};
+    size_t        k, body;
     begin(&r);
     put(&r, 1, AMP_F32);
     prepare(&r);
-    for (k = 0; k < 3; k++) {
-        fill(&r, 0, 1.0f);
-        step(&r, 0.01f);
-    }
-    save(&r, &t);
-    CHECK_EQ_U64(number_at(t.bytes + 32 + 8 * (45 + 8 + second)), 2);
+    r.opt.desc.problem = why;
     for (k = 0; k < COUNT_OF(cases); k++) {
-        crafted(&r, &t, cases[k].word, cases[k].taken, NULL);
-        crafted(&r, &t, cases[k].word, cases[k].refused, none);
+        while (amp_optimizer_scaler(&r.opt)->good < 3) fill(&r, 0, 1.0f), step(&r, 0.01f);
+        save(&r, &t);
+        body = t.size - 40;
+        CHECK_EQ_U64(number_at(t.bytes + REPORT + 8 * second), 2);
+        put_number(t.bytes + REPORT + 8 * cases[k].word, cases[k].x);
+        put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
+        CHECK_EQ_INT(load_tape(&r, &t), cases[k].result);
+        if (cases[k].result) CHECK(strcmp(why, "its report names a tensor, or a reason to skip, that is not there") == 0);
+        CHECK(history(&r, all) <= AMP_HISTORY);
+        save(&r, &t); /* never refused */
+        OK(load_tape(&r, &t));
+        end(&r);
+        begin(&r);
+        put(&r, 1, AMP_F32);
+        prepare(&r);
+        r.opt.desc.problem = why;
     }
-    for (k = 0; k < COUNT_OF(wide); k++) crafted(&r, &t, wide[k].word, UINT64_C(1) << 32, wide[k].why);
-    put_number(t.bytes + 32 + 8 * (45 + 8 + second + 2), 0); /* a scale of 0 makes a norm that is NaN, unclipped */
-    crafted(&r, &t, second + 1, nan, NULL);
-    put_number(t.bytes + 32 + 8 * (45 + 8 + second + 3), 0);
-    crafted(&r, &t, second + 1, nan, none);
     free(t.bytes);
     end(&r);
 }

@@ -21,10 +21,11 @@
 #endif
 
 static const char *const preset_names[] = {
-    "default", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed",
-    "deepspeed_consecutive", "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet",
-    "static", "fairseq", "marian"};
-enum { NUM_PRESETS = 16, NUM_TRACED = 14 };
+    "default", "static", "none", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed",
+    "deepspeed_consecutive", "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet"};
+enum { NUM_PRESETS = 15, NUM_TRACED = 14 };
+/* All but NONE, which is STATIC with 1. */
+#define EACH_PRESET(p) for (p = 0; p < NUM_PRESETS; p += 1 + (p == AMP_PRESET_STATIC))
 
 static const amp_dtype dtypes[3] = {AMP_F32, AMP_F16, AMP_BF16};
 
@@ -93,7 +94,7 @@ TEST(golden_traces, "the scale after each step is that of the original (golden/m
                   &interval, &hysteresis, &steps) == 4) {
         amp_scaler_desc d;
         amp_scaler      s;
-        for (preset = 0; preset < NUM_PRESETS; preset++)
+        EACH_PRESET(preset)
             if (strcmp(name, preset_names[preset]) == 0) break;
         d                 = desc_of((amp_preset)preset);
         d.init_scale      = 65536.0f;
@@ -126,6 +127,8 @@ TEST(preset_defaults, "a zeroed desc is the preset: its first scale, interval, l
         int    interval, hysteresis;
     } rows[NUM_PRESETS] = {
         {65536, 6.103515625e-05, 16777216, 2000, 1}, /* default: 2^-14, 2^24      */
+        {65536, 0, 0, 0, 0},                         /* static                    */
+        {1, 0, 0, 0, 0},                             /* none                      */
         {65536, 0, 0, 2000, 1},                      /* torch                     */
         {65536, 0, 16777216, 2000, 1},               /* apex                      */
         {65536, 0, 0, 2000, 1},                      /* apex hysteresis           */
@@ -137,10 +140,7 @@ TEST(preset_defaults, "a zeroed desc is the preset: its first scale, interval, l
         {65536, 1, 0, 2000, 1},                      /* jmp                       */
         {32768, 0, 0, 2000, 1},                      /* keras                     */
         {32768, 1, 0, 2000, 1},                      /* tf_keras                  */
-        {65536, 0, 16777216, 2000, 1},               /* mxnet                     */
-        {65536, 0, 0, 0, 0},                         /* static                    */
-        {32768, 1e-4, 0, 2000, 1},                   /* fairseq                   */
-        {256, 1, 0, 1000, 1}};                       /* marian                    */
+        {65536, 0, 16777216, 2000, 1}};              /* mxnet                     */
     int i;
     for (i = 0; i < NUM_PRESETS; i++) {
         const amp_scaler s = scaler_of((amp_preset)i, 0.0f, 0);
@@ -151,7 +151,9 @@ TEST(preset_defaults, "a zeroed desc is the preset: its first scale, interval, l
         CHECK_EQ_U32(s.found_inf | s.checked | s.stuck, 0);
         CHECK_EQ_U64(s.good + s.skipped + s.skipped_in_a_row + s.growths + s.backoffs, 0);
         CHECK_EQ_U32(s.preset, i);
-        if (i == AMP_PRESET_STATIC) continue;
+        CHECK_EQ_U32(s.disabled, 0);
+        CHECK_EQ_U64(s.reserved[0] | s.reserved[1] | s.reserved[2] | s.reserved[3], 0);
+        if (i == AMP_PRESET_STATIC || i == AMP_PRESET_NONE) continue;
         CHECK_EQ_F32(s.min_scale, (float)rows[i].min);
         CHECK_EQ_F32(s.max_scale, (float)rows[i].max);
         CHECK_EQ_INT(s.growth_interval, rows[i].interval);
@@ -178,9 +180,8 @@ typedef struct model {
     double s, following; /* following: mxnet's next scale */
     long   tracker, iter, last;
     int    left, due;
-    double growth, backoff, min, max, tolerance;
+    double growth, backoff, min, max;
     int    interval, hysteresis;
-    long   rescale, overflows; /* fairseq's: when the scale moved last, and overflows since it fell */
 } model;
 
 static double model_growth(const model *m) { return (double)narrow(mul(m->s, m->growth)); }
@@ -374,40 +375,10 @@ static void model_static(model *m, int bad) {
     (void)bad;
 }
 
-static void model_fairseq(model *m, int bad) {
-    const double before = m->s;
-    if (bad) {
-        m->last = m->iter;
-        m->overflows++;
-        if ((double)m->overflows / (double)(m->iter - m->rescale) >= m->tolerance) {
-            m->due       = 1;
-            m->s         = mul(m->s, m->backoff);
-            m->rescale   = m->iter;
-            m->overflows = 0;
-            if (m->s <= m->min) m->s = before; /* and it raises */
-        }
-    } else if ((m->iter - m->last) % m->interval == 0) {
-        m->s       = mul(m->s, m->growth);
-        m->rescale = m->iter;
-    }
-    m->iter++;
-}
-
-static void model_marian(model *m, int bad) {
-    if (bad) {
-        m->due     = 1;
-        m->tracker = 0;
-        if (m->s > m->min) m->s = model_backoff(m);
-    } else if (++m->tracker == m->interval) {
-        m->s       = model_growth(m);
-        m->tracker = 0;
-    }
-}
-
 static void (*const models[NUM_PRESETS])(model *, int) = {
-    model_default, model_torch, model_apex, model_apex_hysteresis, model_megatron,
-    model_deepspeed, model_deepspeed_consecutive, model_deepspeed_fused, model_flax, model_jmp,
-    model_keras, model_tf_keras, model_mxnet, model_static, model_fairseq, model_marian};
+    model_default, model_static, model_static, model_torch, model_apex, model_apex_hysteresis,
+    model_megatron, model_deepspeed, model_deepspeed_consecutive, model_deepspeed_fused,
+    model_flax, model_jmp, model_keras, model_tf_keras, model_mxnet};
 
 static int is_deepspeed(int preset) {
     return preset >= AMP_PRESET_DEEPSPEED && preset <= AMP_PRESET_DEEPSPEED_FUSED;
@@ -415,8 +386,7 @@ static int is_deepspeed(int preset) {
 static int has_min(int preset) {
     return preset == AMP_PRESET_DEFAULT || preset == AMP_PRESET_APEX ||
            preset == AMP_PRESET_MEGATRON || preset == AMP_PRESET_FLAX ||
-           preset == AMP_PRESET_JMP || preset == AMP_PRESET_TF_KERAS || is_deepspeed(preset) ||
-           preset == AMP_PRESET_FAIRSEQ || preset == AMP_PRESET_MARIAN;
+           preset == AMP_PRESET_JMP || preset == AMP_PRESET_TF_KERAS || is_deepspeed(preset);
 }
 static int has_max(int preset) {
     return preset == AMP_PRESET_DEFAULT || preset == AMP_PRESET_APEX ||
@@ -425,7 +395,6 @@ static int has_max(int preset) {
 
 static const double growths[]  = {2.0, 1.5, 4.0, 3.0, 1.25};
 static const double backoffs[] = {0.5, 0.25, 0.75, 0.3, 1.0 / 3.0};
-static const double tolerances[] = {0.0, 0.25, 0.5, 0.3, 1.0};
 static const float  firsts[]   = {1.0f, 65536.0f, 1024.0f, 3.7f, 12345.678f, 1.5e6f};
 
 /* A random configuration, for both. */
@@ -440,14 +409,12 @@ static void random_setup(int preset, amp_scaler *s, model *m) {
     if (has_max(preset) && random_below(2)) d.max_scale = 3e6f;
     if (!has_min(preset) && !has_max(preset) && preset != AMP_PRESET_STATIC)
         if (random_below(4) == 0) d.init_scale = random_below(2) ? 1e-37f : 1e38f;
-    if (preset == AMP_PRESET_FAIRSEQ) d.tolerance = tolerances[random_below(5)];
     CHECK_EQ_INT(amp_scaler_init(s, &d), AMP_OK);
     CHECK_EQ_F32(s->scale, d.init_scale);
 
     memset(m, 0, sizeof *m);
     m->s = m->following = (double)d.init_scale;
-    m->last = m->rescale = -1;
-    m->tolerance         = d.tolerance;
+    m->last = -1;
     m->growth           = d.growth_factor;
     m->backoff          = d.backoff_factor;
     m->interval         = d.growth_interval;
@@ -460,7 +427,7 @@ static void random_setup(int preset, amp_scaler *s, model *m) {
     if (preset != AMP_PRESET_FLAX && has_max(preset) && d.max_scale <= 0.0f) m->max = 16777216.0;
     if (has_min(preset) && preset != AMP_PRESET_DEFAULT && preset != AMP_PRESET_APEX &&
         preset != AMP_PRESET_FLAX && d.min_scale <= 0.0f)
-        m->min = preset == AMP_PRESET_FAIRSEQ ? (double)1e-4f : 1.0;
+        m->min = 1.0;
 }
 
 /* A step of both under a random floating-point environment of the host; 0 if they differ. */
@@ -512,7 +479,7 @@ static int random_step(int preset, amp_scaler *s, model *m, int bad) {
     if (s->backoffs != backoffs_before + fall || s->growths != growths_before + rise) return 0;
     if (preset == AMP_PRESET_STATIC) return s->stuck == 0;
     if (!s->stuck != !(stuck_before || (m->due && !fall))) return 0; /* sticky */
-    if (is_deepspeed(preset) || preset == AMP_PRESET_FAIRSEQ) return s->growth_tracker == m->iter - m->last - 1;
+    if (is_deepspeed(preset)) return s->growth_tracker == m->iter - m->last - 1;
     return s->growth_tracker == m->tracker;
 }
 
@@ -544,21 +511,20 @@ static void differ(int preset, long steps) {
     fp_set(mode);
 }
 
-TEST(models_agree, "scale, counters and stuck equal independent models of the sixteen systems "
+TEST(models_agree, "scale, counters and stuck equal independent models of the systems "
                    "bit for bit: 10^6 random steps each, random factors, intervals changed "
                    "while running, FTZ, DAZ and rounding modes of the host") {
     int preset;
-    for (preset = 0; preset < NUM_PRESETS; preset++)
+    EACH_PRESET(preset)
         differ(preset, test_state.quick ? 100000 : 1000000);
 }
 
 TEST(one_factor, "without a backoff_factor, systems that have one factor divide by it") {
     int preset, step;
-    for (preset = 0; preset < NUM_PRESETS; preset++) {
+    EACH_PRESET(preset) {
         const int one = preset == AMP_PRESET_APEX || is_deepspeed(preset) ||
                         preset == AMP_PRESET_JMP || preset == AMP_PRESET_TF_KERAS ||
-                        preset == AMP_PRESET_MXNET || preset == AMP_PRESET_FAIRSEQ ||
-                        preset == AMP_PRESET_MARIAN;
+                        preset == AMP_PRESET_MXNET;
         amp_scaler_desc d = desc_of((amp_preset)preset);
         amp_scaler      s;
         d.growth_factor = 4.0;
@@ -709,13 +675,13 @@ TEST(floor_instead_of_error, "at a floor where the original would raise an error
 }
 
 TEST(caps, "APEX and MXNET stop at 2^24, FLAX at FLT_MAX, TORCH, JMP, TF_KERAS and "
-           "APEX_HYSTERESIS at 2^127; MEGATRON, KERAS, FAIRSEQ and MARIAN reach inf") {
+           "APEX_HYSTERESIS at 2^127; MEGATRON and KERAS reach inf") {
     static const uint32_t limit[NUM_PRESETS] = {
-        0x4b800000, 0x7f000000, 0x4b800000, 0x7f000000, 0x7f800000, 0x7f800000, 0x7f800000,
-        0x7f800000, 0x7f7fffff, 0x7f000000, 0x7f800000, 0x7f000000, 0x4b800000, 0x47800000,
-        0x7f800000, 0x7f800000};
+        0x4b800000, 0x47800000, 0x3f800000, 0x7f000000, 0x4b800000, 0x7f000000, 0x7f800000,
+        0x7f800000, 0x7f800000, 0x7f800000, 0x7f7fffff, 0x7f000000, 0x7f800000, 0x7f000000,
+        0x4b800000};
     int preset, i;
-    for (preset = 0; preset < NUM_PRESETS; preset++) {
+    EACH_PRESET(preset) {
         amp_scaler s = scaler_of((amp_preset)preset, 65536.0f, 1);
         for (i = 0; i < 300; i++) iterate(&s, 0);
         CHECK_EQ_U32(bits_of(&s.scale), limit[preset]);
@@ -725,9 +691,10 @@ TEST(caps, "APEX and MXNET stop at 2^24, FLAX at FLT_MAX, TORCH, JMP, TF_KERAS a
 
 TEST(user_limits, "min_scale and max_scale are kept by every preset that moves") {
     int preset, i;
-    for (preset = 0; preset < AMP_PRESET_STATIC; preset++) {
+    EACH_PRESET(preset) {
         amp_scaler_desc d = desc_of((amp_preset)preset);
         amp_scaler      s;
+        if (preset == AMP_PRESET_STATIC) continue;
         d.init_scale      = 1024.0f;
         d.growth_interval = 1;
         d.min_scale       = 100.0f;
@@ -738,24 +705,6 @@ TEST(user_limits, "min_scale and max_scale are kept by every preset that moves")
         for (i = 0; i < 15; i++) iterate(&s, 1);
         CHECK_EQ_F32(s.scale, 100.0f);
         CHECK(s.stuck);
-    }
-}
-
-TEST(floors, "FAIRSEQ leaves out a backoff that would not end above min_scale; MARIAN one that would not begin there; "
-             "both are stuck then") {
-    static const float lower[2][4] = {{512.0f, 512.0f, 512.0f, 512.0f}, {300.0f, 150.0f, 150.0f, 150.0f}};
-    int                k, i;
-    for (k = 0; k < 2; k++) {
-        amp_scaler_desc d = desc_of(k ? AMP_PRESET_MARIAN : AMP_PRESET_FAIRSEQ);
-        amp_scaler      s;
-        d.init_scale = k ? 600.0f : 1024.0f;
-        d.min_scale  = 256.0f;
-        CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
-        for (i = 0; i < 4; i++) {
-            iterate(&s, 1);
-            CHECK_EQ_F32(s.scale, lower[k][i]);
-            CHECK_EQ_U32(s.stuck, i > k);
-        }
     }
 }
 
@@ -793,24 +742,22 @@ TEST(static_never_moves, "STATIC: the scale never moves, overflowing steps are s
     CHECK_EQ_U64(s.growths + s.backoffs + s.stuck, 0);
 }
 
-TEST(no_scale, "manual: AMP_PRESET_NONE is STATIC with an init_scale of 1, byte for byte; its own init_scale is 0 or 1") {
+TEST(no_scale, "manual: AMP_PRESET_NONE: a scale of 1 never moves, overflowing steps are still skipped; init_scale is 0 or 1; "
+               "no other scale is set") {
     static const float bad[] = {2.0f, 0.5f, 65536.0f, 1.0000001f, 0.99999994f};
     char               why[AMP_PROBLEM_SIZE];
-    amp_scaler_desc    d = desc_of(AMP_PRESET_NONE), fixed = desc_of(AMP_PRESET_STATIC);
-    amp_scaler         s, want;
+    amp_scaler_desc    d = desc_of(AMP_PRESET_NONE);
+    amp_scaler         s;
     int                i;
-    d.problem        = why;
-    fixed.init_scale = 1.0f;
-    for (i = 0; i < 4; i++) {
-        d.init_scale = (float)(i % 2);
-        d.disabled = fixed.disabled = i / 2;
+    d.problem = why;
+    for (i = 0; i < 2; i++) {
+        d.init_scale = (float)(1 - i);
         CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
         CHECK_EQ_INT(why[0], 0);
-        CHECK_EQ_INT(amp_scaler_init(&want, &fixed), AMP_OK);
-        CHECK_MEM(&s, &want, sizeof s);
+        CHECK_EQ_U32(s.preset, AMP_PRESET_NONE);
     }
-    d.disabled = 0;
-    CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
+    CHECK_EQ_INT(amp_scaler_set_scale(&s, 2.0f), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_scaler_set_scale(&s, 1.0f), AMP_OK);
     for (i = 0; i < 3000; i++) {
         iterate(&s, i % 3 == 0);
         CHECK_EQ_F32(s.scale, 1.0f);
@@ -836,7 +783,7 @@ TEST(counters_end, "law 11: counters stay at their ends: checks at 2^32 - 1, whi
                    "whichever rule counts them") {
     const float g = 1.0f;
     int         preset, i;
-    for (preset = 0; preset < NUM_PRESETS; preset++) {
+    EACH_PRESET(preset) {
         amp_scaler s = scaler_of((amp_preset)preset, 1024.0f, 2147483647);
         s.checked    = UINT32_MAX - 1;
         for (i = 0; i < 3; i++) {
@@ -949,7 +896,7 @@ TEST(finite_is_not_flagged, "finite values whose sum overflows are no overflow; 
     static unsigned char x[4 * MAX_N];
     int                  t, preset, special;
     size_t               i;
-    for (preset = 0; preset < NUM_PRESETS; preset++)
+    EACH_PRESET(preset)
         for (t = 0; t < 3; t++)
             for (special = 6; special < 10; special++) {
                 amp_scaler s = scaler_of((amp_preset)preset, 1.0f, 4);
@@ -1133,7 +1080,7 @@ TEST(product_is_checked, "law 5: \"The product is checked as well as the input: 
     const float     big = f32(0x7b800000u); /* 2^120, by 2^14 it is inf */
     size_t          i;
     int             preset, how;
-    for (preset = 0; preset < NUM_PRESETS; preset++)
+    EACH_PRESET(preset)
         for (how = 0; how < 3; how++) {
             const int  safe = preset == AMP_PRESET_DEFAULT || preset == AMP_PRESET_STATIC;
             amp_scaler s    = scaler_of((amp_preset)preset, 6.103515625e-05f, 4);
@@ -1237,7 +1184,7 @@ TEST(set_scale_keeps_tracker, "amp_scaler_set_scale keeps growth_tracker, clears
                                    0x7fc00000u, 0x7f800001u, 0x80000001u};
     int                   preset;
     size_t                i;
-    for (preset = 0; preset < NUM_PRESETS; preset++) {
+    EACH_PRESET(preset) {
         amp_scaler s = scaler_of((amp_preset)preset, 1024.0f, 5), before;
         for (i = 0; i < 3; i++) iterate(&s, 0);
         s.stuck = 1;
@@ -1275,7 +1222,7 @@ TEST(disabled, "disabled: the scale is 1, nothing is checked, no step is skipped
     uint32_t       g[3] = {0x7f800000u, 0x3f800000u, 0x7fc00000u}, y[3] = {0, 0, 0};
     const uint16_t h[3] = {0x3c00, 0x7c00, 0x0001};
     int            preset;
-    for (preset = 0; preset < NUM_PRESETS; preset++) {
+    EACH_PRESET(preset) {
         amp_scaler_desc d = desc_of((amp_preset)preset);
         amp_scaler      s, before;
         d.disabled = 2;
@@ -1438,7 +1385,7 @@ TEST(bad_descs, "law 9: \"Every fallible call returns amp_result and changes not
     static const uint64_t bad64[] = {0x7ff8000000000000u, 0x7ff0000000000001u,
                                      0x7ff0000000000000u, 0xfff0000000000000u,
                                      0xbff0000000000000u, 0x8000000000000001u};
-    static const int      unknown[] = {17, 18, 99, -1, -2147483647 - 1};
+    static const int      unknown[] = {15, 16, 99, -1, -2147483647 - 1};
     const amp_result      bad       = AMP_ERROR_INVALID_CONFIG;
     int                   p;
     size_t                i;
@@ -1446,7 +1393,7 @@ TEST(bad_descs, "law 9: \"Every fallible call returns amp_result and changes not
         amp_scaler_desc d = desc_of((amp_preset)unknown[i]);
         check_desc(__LINE__, &d, AMP_ERROR_INVALID_ENUM);
     }
-    for (p = 0; p < NUM_PRESETS; p++) {
+    EACH_PRESET(p) {
         const int safe = p == AMP_PRESET_DEFAULT || p == AMP_PRESET_STATIC;
         for (i = 0; i < sizeof bad32 / sizeof bad32[0]; i++) {
             DESC(init_scale, f32(bad32[i]), bad);
@@ -1457,7 +1404,6 @@ TEST(bad_descs, "law 9: \"Every fallible call returns amp_result and changes not
         for (i = 0; i < sizeof bad64 / sizeof bad64[0]; i++) {
             DESC(growth_factor, f64(bad64[i]), bad);
             DESC(backoff_factor, f64(bad64[i]), bad);
-            DESC(tolerance, f64(bad64[i]), bad);
         }
         DESC(growth_factor, 0.999, bad);
         DESC(growth_factor, 1e-300, bad);
@@ -1471,9 +1417,6 @@ TEST(bad_descs, "law 9: \"Every fallible call returns amp_result and changes not
         DESC(growth_interval, 2147483647, AMP_OK);
         DESC(hysteresis, -1, bad);
         DESC(hysteresis, 2147483647, AMP_OK);
-        DESC(tolerance, 1.0, AMP_OK);
-        DESC(tolerance, 1.0000001, bad);
-        DESC(tolerance, -1e-300, bad);
         DESC(init_scale, -0.0f, AMP_OK); /* a zero */
         DESC2(min_scale, 8.0f, max_scale, 4.0f, bad);
         if (!safe) continue;
@@ -1507,7 +1450,7 @@ static void run_everything(void) {
     static const uint32_t init_bits[] = {0x47800000u, 0x38800000u, 0x3dcccccdu};
     uint32_t              preset, k, i, loss = 0x7f800001u;
     run_errors = run_found = 0;
-    for (preset = 0; preset < NUM_PRESETS; preset++)
+    EACH_PRESET(preset)
         for (k = 0; k < 3; k++) {
             amp_scaler_desc d;
             amp_scaler      s;
@@ -1549,7 +1492,7 @@ TEST(no_traps, "law 13: \"Hosts that unmask floating-point traps keep running\":
     if (!FP_TRAPPING) SKIP(FP_WHY);
     CHECK(fp_runs_without_trap(run_everything));
     CHECK_EQ_U32(run_errors, 0);
-    CHECK_EQ_U32(run_found, 3 * NUM_PRESETS);
+    CHECK_EQ_U32(run_found, 3 * (NUM_PRESETS - 1));
 }
 
 TEST(environment_restored, "rounding, flushing, masks and flags of the host are as before after "
@@ -1571,7 +1514,7 @@ TEST(environment_restored, "rounding, flushing, masks and flags of the host are 
 TEST(struct_is_plain, "the scaler is plain bytes: copied at any step, the copy goes on alike") {
     static unsigned char elsewhere[sizeof(amp_scaler)];
     int                  preset, i;
-    for (preset = 0; preset < NUM_PRESETS; preset++) {
+    EACH_PRESET(preset) {
         amp_scaler_desc d = desc_of((amp_preset)preset);
         amp_scaler      a, b;
         d.growth_interval = 3;
@@ -1615,7 +1558,6 @@ int main(int argc, char **argv) {
     RUN(floor_instead_of_error);
     RUN(caps);
     RUN(user_limits);
-    RUN(floors);
     RUN(interval_lowered);
     RUN(static_never_moves);
     RUN(no_scale);

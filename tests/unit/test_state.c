@@ -11,7 +11,6 @@
 #include "../support/storage.h"
 #include "../support/test.h"
 #include "../support/heap.h"
-#include "../vectors/state/old.h"
 
 #include <errno.h>
 #include <locale.h>
@@ -280,14 +279,16 @@ static amp_optimizer_desc desc_of(amp_kind kind, amp_preset preset) {
     d.weight_decay           = 0.0625f;
     d.max_norm               = 0.3125f; /* clips every other step or so */
     if (preset == AMP_PRESET_DEFAULT) d.scaler.max_scale = 262144.0f; /* fp16 holds all below */
+    if (preset == AMP_PRESET_NONE) d.scaler.init_scale = 0.0f;
     return d;
 }
 
 /* The same kind with all other numbers: what a state must overwrite. */
 static amp_optimizer_desc other_desc(const amp_optimizer_desc *desc) {
     const int          jmp   = desc->scaler.preset == AMP_PRESET_JMP;
+    const int          fixed = desc->scaler.preset == AMP_PRESET_STATIC || desc->scaler.preset == AMP_PRESET_NONE;
     amp_optimizer_desc d     = *desc;
-    d.scaler.preset          = jmp ? AMP_PRESET_KERAS : AMP_PRESET_JMP;
+    d.scaler.preset          = fixed ? AMP_PRESET_STATIC : jmp ? AMP_PRESET_KERAS : AMP_PRESET_JMP;
     d.scaler.init_scale      = 64.0f;
     d.scaler.growth_factor   = 2.0;
     d.scaler.growth_interval = 3;
@@ -394,9 +395,8 @@ TEST(resume_own, "law 12: the same for an optimizer of the user's, at each of 12
 TEST(resume_presets, "law 12: the same for every preset, those with a wide or a late scale "
                      "included") {
     int preset;
-    for (preset = 0; preset <= (int)AMP_PRESET_MARIAN; preset++) {
+    for (preset = 0; preset <= (int)AMP_PRESET_MXNET; preset++) {
         amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, (amp_preset)preset);
-        desc.scaler.tolerance   = 0.5; /* FAIRSEQ's */
         resumes(&desc, test_state.quick ? 50 : 120, 0);
     }
 }
@@ -686,7 +686,10 @@ TEST(torn, "law 12: a torn file, the first bytes of one state and the rest of an
 
 /* ------------------------------------------- the format again, written from its description */
 
-enum { HEADER = 32, SCALER_AT = 2, PRESET_AT = 19, CONTROL_AT = 21, TENSORS_AT = 45 };
+enum {
+    HEADER = 32, SCALER_AT = 2, PRESET_AT = 20, DISABLED_AT, CONTROL_AT, HAS_LR_AT = CONTROL_AT + 10, LR_AT,
+    TENSORS_AT = 40
+};
 
 static uint64_t word_get(const unsigned char *p) {
     return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 |
@@ -719,15 +722,14 @@ static void seal(stream *s) {
 }
 
 TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its header") {
-    static const uint64_t versions[] = {7, 255, 262, 512, 1028, UINT64_C(1) << 32, UINT64_MAX,
-                                        (UINT64_C(1) << 32) + 7, (UINT64_C(1) << 32) + 4,
-                                        (UINT64_C(32) << 32) + 6}; /* the last: a flag */
+    static const uint64_t versions[] = {2, 255, 257, 512, UINT32_MAX, (UINT64_C(1) << 32) + 2,
+                                        (UINT64_C(16) << 32) + 1, UINT64_MAX}; /* the last but one: a flag */
     stream                s;
     print                 p;
     size_t                v, whole;
     refusing_begin(AMP_KIND_ADAMW, &s, &p);
     whole = s.size;
-    CHECK_EQ_U64(word_get(s.bytes + 8), 6);
+    CHECK_EQ_U64(word_get(s.bytes + 8), 1);
     for (v = 0; v < sizeof versions / sizeof versions[0]; v++) {
         word_put(s.bytes + 8, versions[v]);
         seal(&s);
@@ -740,22 +742,25 @@ TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its he
         s.size = whole;
         word_put(s.bytes + 16, word_get(s.bytes + 16) - 8);
     }
-    word_put(s.bytes + 8, 0); /* there never was one */
+    for (v = 0; v < 2; v++) { /* there never was a version 0; this names a set, but for its size */
+        word_put(s.bytes + 8, v ? (UINT64_C(8) << 32) + 1 : 0);
+        seal(&s);
+        refused(&two, &p, &s, AMP_ERROR_CORRUPT);
+    }
+    word_put(s.bytes + 8, 1);
+    word_put(word_at(&s, PRESET_AT), AMP_PRESET_MXNET + 1); /* it would be looked up */
     seal(&s);
-    refused(&two, &p, &s, AMP_ERROR_CORRUPT);
-    word_put(s.bytes + 8, (UINT64_C(2) << 32) + 6); /* it names a set, but for its size */
+    refused(&two, &p, &s, AMP_ERROR_NEWER);
+    word_put(word_at(&s, PRESET_AT), UINT32_MAX);
     seal(&s);
-    refused(&two, &p, &s, AMP_ERROR_CORRUPT);
-    word_put(s.bytes + 8, (UINT64_C(16) << 32) + 6); /* it has own tensors, and none is */
-    seal(&s);
-    refused(&two, &p, &s, AMP_ERROR_CORRUPT);
-    word_put(s.bytes + 8, 6);
+    refused(&two, &p, &s, AMP_ERROR_NEWER);
+    word_put(word_at(&s, PRESET_AT), AMP_PRESET_DEFAULT);
     seal(&s);
     refusing_end(&s, &p);
 }
 
 TEST(bodies, "law 12: a header whose sum is right may tell any length of a body: that of none is AMP_ERROR_CORRUPT") {
-    static const uint64_t versions[] = {6, 4, 5, (UINT64_C(1) << 32) + 6};
+    static const uint64_t versions[] = {1, (UINT64_C(3) << 32) + 1};
     stream                s;
     print                 p;
     size_t                v, right, kept;
@@ -763,7 +768,7 @@ TEST(bodies, "law 12: a header whose sum is right may tell any length of a body:
     right = (size_t)word_get(s.bytes + 16);
     kept  = (size_t)word_get(s.bytes + 8);
     for (v = 0; v < sizeof versions / sizeof versions[0]; v++) {
-        uint64_t body = test_state.quick && v > 1 ? 300 : 0;
+        uint64_t body = 0;
         for (; body < right + 16; body += test_state.quick && body > 700 ? 61 : 1) {
             word_put(s.bytes + 8, versions[v]);
             word_put(s.bytes + 16, body);
@@ -778,34 +783,6 @@ TEST(bodies, "law 12: a header whose sum is right may tell any length of a body:
     word_put(s.bytes + 8, kept);
     word_put(s.bytes + 16, right);
     word_put(s.bytes + 24, sum_of(s.bytes, 24));
-    refusing_end(&s, &p);
-}
-
-#define TOO_OLD "the file is of an amp.h before 0.6.0: load it with amp.h 0.7.0, and save it anew"
-
-TEST(too_old, "law 12: a file before 0.6.0 (versions 1 to 3) gives AMP_ERROR_UNSUPPORTED, whatever follows its header, and "
-              "desc.problem says what to do") {
-    static const uint64_t versions[] = {1, 2, 2 + 256, 2 + 512, 2 + 768, 3, 3 + 256, 3 + 512};
-    char                  why[AMP_PROBLEM_SIZE];
-    stream                s, old;
-    print                 p;
-    size_t                v, k;
-    refusing_begin(AMP_KIND_ADAMW, &s, &p);
-    memset(&old, 0, sizeof old);
-    stream_copy(&old, &s);
-    two.opt.desc.problem = why;
-    for (v = 0; v < sizeof versions / sizeof versions[0]; v++)
-        for (k = 0; k < 3; k++) { /* whole; of another length, or what names a set; cut short */
-            word_put(old.bytes + 8, versions[v]);
-            word_put(old.bytes + 16, k == 0 ? s.size - HEADER - 8 : k == 1 ? 24 : 457);
-            word_put(old.bytes + 24, sum_of(old.bytes, 24));
-            old.size = k == 2 ? (size_t)HEADER : s.size;
-            refused(&two, &p, &old, AMP_ERROR_UNSUPPORTED);
-            CHECK_EQ_INT(load(&two.opt, &old), AMP_ERROR_UNSUPPORTED);
-            CHECK(strcmp(why, TOO_OLD) == 0);
-        }
-    two.opt.desc.problem = NULL;
-    stream_free(&old);
     refusing_end(&s, &p);
 }
 
@@ -845,146 +822,69 @@ static uint64_t bits64(double x) {
     return u;
 }
 
-/* One number of the body replaced, sums right. */
-static void insane(stream *s, const print *p, size_t word, uint64_t value) {
-    const uint64_t kept = word_get(word_at(s, word));
-    word_put(word_at(s, word), value);
-    seal(s);
-    refused(&two, p, s, AMP_ERROR_CORRUPT);
-    word_put(word_at(s, word), kept);
-    seal(s);
-}
-
-TEST(kahan, "History: a file with masters of KAHAN, 0.6.0's, is refused by name, and one with formats that nobody "
-            "knows") {
-    static const uint64_t masters[] = {5, 6, 7, UINT64_MAX};
-    char                  why[AMP_PROBLEM_SIZE];
-    unsigned char        *word;
-    stream                s;
-    print                 p;
-    size_t                k;
+TEST(formats_named, "law 19: a file with a storage format that is not the optimizer's, or that nobody knows, is refused by "
+                    "name; masters of fp32 are loaded from every format") {
+    char           why[AMP_PROBLEM_SIZE];
+    unsigned char *word;
+    stream         s;
+    print          p;
     refusing_begin(AMP_KIND_ADAMW, &s, &p);
     two.opt.desc.problem = why;
     word                 = word_at(&s, TENSORS_AT + 3);
-    CHECK_EQ_U64(word_get(word), 0);
-    for (k = 0; k < 4; k++) {
-        word_put(word, masters[k]);
-        seal(&s);
-        CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_MISMATCH);
-        CHECK(strstr(why, k < 2 ? "tensor 0 (odd): amp_storage.master is kahan"
-                                : "tensor 0 (odd): amp_storage.master is unknown in the file, not fp32 or split") == why);
-    }
-    word_put(word, 1); /* while masters of fp32 are in the file of a 24bit */
+    CHECK_EQ_U64(word_get(word), AMP_FORMAT_F32);
+    word_put(word, AMP_FORMAT_SR);
     seal(&s);
     CHECK_EQ_INT(load(&two.opt, &s), AMP_OK);
     CHECK_EQ_INT(load(&two.opt, &p.saved), AMP_OK);
-    word_put(word, 0);
-    word_put(word_at(&s, TENSORS_AT + 2), 3);
+    word_put(word, AMP_FORMAT_F32);
+    word = word_at(&s, TENSORS_AT + 2);
+    word_put(word, AMP_FORMAT_8BIT);
+    seal(&s);
+    CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_MISMATCH);
+    CHECK(strstr(why, "tensor 0 (odd): amp_storage.moments is 8bit in the file, not fp32") == why);
+    word_put(word, UINT64_MAX);
     seal(&s);
     CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_MISMATCH);
     CHECK(strstr(why, "amp_storage.moments is unknown in the file, not fp32") != NULL);
-    word_put(word_at(&s, TENSORS_AT + 2), 0);
+    word_put(word, AMP_FORMAT_F32);
     seal(&s);
     two.opt.desc.problem = NULL;
     refusing_end(&s, &p);
 }
 
-TEST(no_scale_is_filed, "manual: AMP_PRESET_NONE is filed as STATIC with 1, byte for byte, so that 0.7.0 reads it; either file "
-                        "loads in either optimizer, and the run goes on") {
-    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_PRESET_NONE), fixed;
-    unsigned char      want[SNAP];
-    stream             file[2], again;
-    int                k;
-    uint32_t           i;
-    memset(file, 0, sizeof file);
-    memset(&again, 0, sizeof again);
-    desc.scaler.init_scale  = 0.0f;
-    fixed                   = desc;
-    fixed.scaler.preset     = AMP_PRESET_STATIC;
-    fixed.scaler.init_scale = 1.0f;
-    for (k = 0; k < 2; k++) {
-        rig_start(&one, k ? &fixed : &desc, 1, 0);
-        CHECK_EQ_U32(amp_optimizer_scaler(&one.opt)->preset, AMP_PRESET_STATIC);
-        CHECK_EQ_F32(amp_optimizer_loss_scale(&one.opt), 1.0f);
-        for (i = 0; i < 20; i++) rig_step(&one, i);
-        CHECK_EQ_INT(save(&one.opt, &file[k]), AMP_OK);
-        for (; i < 24; i++) rig_step(&one, i);
-        snapshot(&one, want);
-        rig_end(&one);
-    }
-    stream_equal(&file[0], &file[1]);
-    for (k = 0; k < 2; k++) {
-        rig_start(&two, k ? &desc : &fixed, 7, 1);
-        CHECK_EQ_INT(load(&two.opt, &file[k]), AMP_OK);
-        CHECK_EQ_INT(save(&two.opt, &again), AMP_OK);
-        stream_equal(&again, &file[k]);
-        for (i = 20; i < 24; i++) rig_step(&two, i);
-        same_as(&two, want);
-        rig_end(&two);
-    }
-    for (k = 0; k < 2; k++) stream_free(&file[k]);
-    stream_free(&again);
-}
-
-TEST(insane_scaler, "law 12: right sums around a scaler whose preset, rules or factors no amp.h "
-                    "could have written give AMP_ERROR_CORRUPT") {
-    stream s;
-    print  p;
-    int    preset;
-    refusing_begin(AMP_KIND_ADAMW, &s, &p);
-    insane(&s, &p, PRESET_AT, 14);
-    insane(&s, &p, PRESET_AT, 0xffffffffu);
-    insane(&s, &p, PRESET_AT, 0x80000000u);
-    for (preset = 1; preset < 14; preset++) insane(&s, &p, PRESET_AT, (uint64_t)preset);
-    insane(&s, &p, PRESET_AT + 1, 0);
-    insane(&s, &p, PRESET_AT + 1, 0xffffffffu);
-    insane(&s, &p, SCALER_AT + 11, bits64(0.5)); /* growth_factor */
-    insane(&s, &p, SCALER_AT + 11, bits64(-2.0));
-    insane(&s, &p, SCALER_AT + 11, UINT64_C(0x7ff0000000000000));
-    insane(&s, &p, SCALER_AT + 11, UINT64_C(0x7ff8000000000000));
-    insane(&s, &p, SCALER_AT + 12, bits64(1.5)); /* backoff_factor */
-    insane(&s, &p, SCALER_AT + 12, bits64(-0.5));
-    insane(&s, &p, SCALER_AT + 12, UINT64_C(0x7ff8000000000000));
-    refusing_end(&s, &p);
-}
-
-TEST(insane_scale, "law 6: a scale never leaves the range where both it and its reciprocal are "
-                   "normal floats, so no state brings one there: AMP_ERROR_CORRUPT") {
-    static const uint32_t bad[]  = {0x7fc00000u, 0x7f800000u, 0, 0x80000000u, 0xc6000000u, 1};
-    static const float    both[] = {0.0f, 1.0e30f, 524288.0f, 3.0e-5f, -1024.0f};
-    stream                s;
+TEST(any_number, "law 12: bytes with right sums can make a bad number, never a bad address: whatever a number is, the file "
+                 "loads, steps go on, and a save never refuses; what is saved again has its bytes") {
+    static const uint64_t bits[] = {0, 1, 2, 0x7f800000, 0x7fc00000, 0x80000000, 0xbf800000, UINT32_MAX, UINT64_C(1) << 63,
+                                    UINT64_C(0x7ff0000000000000), UINT64_C(0x7ff8000000000000), UINT64_MAX};
+    enum { BITS = sizeof bits / sizeof *bits };
+    stream                s, again;
     print                 p;
-    size_t                i;
+    size_t                at, k, w;
+    memset(&again, 0, sizeof again);
     refusing_begin(AMP_KIND_ADAMW, &s, &p);
-    for (i = 0; i < sizeof both / sizeof both[0]; i++) { /* scale and next_scale agree */
-        const uint64_t kept = word_get(word_at(&s, SCALER_AT + 6));
-        word_put(word_at(&s, SCALER_AT + 6), bits64((double)both[i]));
-        insane(&s, &p, SCALER_AT, bits32(both[i]));
-        word_put(word_at(&s, SCALER_AT + 6), kept);
+    for (at = SCALER_AT; at < TENSORS_AT + 6; at++) {
+        const uint64_t is = word_get(word_at(&s, at));
+        if (at == PRESET_AT || (at >= TENSORS_AT && at < TENSORS_AT + 4)) continue; /* n, moments, formats */
+        for (k = 0; k < BITS; k++) {
+            word_put(word_at(&s, at), bits[k]);
+            seal(&s);
+            CHECK_EQ_INT(load(&two.opt, &s), AMP_OK);
+            CHECK_EQ_INT(save(&two.opt, &again), AMP_OK);
+            for (w = SCALER_AT; w < TENSORS_AT + 6 && at != DISABLED_AT; w++) { /* of 4 bytes or 8 */
+                const uint64_t got = word_get(word_at(&again, w)), want = word_get(word_at(&s, w));
+                if (w == HAS_LR_AT || (at == HAS_LR_AT && w == LR_AT)) continue;
+                CHECK(got == want || (w == at && got == (want & UINT32_MAX)));
+            }
+            rig_grads(&two, (uint32_t)k);
+            CHECK_EQ_INT(amp_optimizer_step(&two.opt, 0.125f), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_step(&two.opt, 0.125f), AMP_OK);
+            CHECK_EQ_INT(save(&two.opt, &again), AMP_OK);
+            CHECK_EQ_INT(load(&two.opt, &again), AMP_OK);
+        }
+        word_put(word_at(&s, at), is);
     }
     seal(&s);
-    for (i = 0; i < sizeof bad / sizeof bad[0]; i++) insane(&s, &p, SCALER_AT, bad[i]);
-    insane(&s, &p, SCALER_AT + 6, UINT64_C(0x7ff8000000000000)); /* next_scale */
-    insane(&s, &p, SCALER_AT + 6, bits64(-1.0));
-    insane(&s, &p, SCALER_AT + 15, 0x7fc00000u); /* min_scale */
-    insane(&s, &p, SCALER_AT + 16, 0xbf800000u); /* max_scale */
-    refusing_end(&s, &p);
-}
-
-TEST(insane_config, "law 12: numbers that amp_optimizer_init refuses do not come by a state "
-                    "either: AMP_ERROR_CORRUPT") {
-    stream s;
-    print  p;
-    refusing_begin(AMP_KIND_SGD, &s, &p);
-    insane(&s, &p, CONTROL_AT + 9, UINT64_C(0x7ff8000000000000)); /* beta1 */
-    insane(&s, &p, CONTROL_AT + 9, bits64(1.0));
-    insane(&s, &p, CONTROL_AT + 10, bits64(-0.5)); /* beta2 */
-    insane(&s, &p, CONTROL_AT + 11, 0x7fc00000u);  /* eps */
-    insane(&s, &p, CONTROL_AT + 11, bits32(-1.0f));
-    insane(&s, &p, CONTROL_AT + 12, 0x7f800000u); /* momentum */
-    insane(&s, &p, CONTROL_AT + 12, bits32(0.0f)); /* none, but the file's nesterov, not desc's */
-    insane(&s, &p, CONTROL_AT + 13, 0x7fc00000u); /* max_norm */
-    insane(&s, &p, CONTROL_AT + 13, bits32(-1.0f));
+    stream_free(&again);
     refusing_end(&s, &p);
 }
 
@@ -1121,54 +1021,28 @@ static void little_start(amp_optimizer *opt, const amp_scaler_desc *scaler, char
     CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
 }
 
-/* A state as version 4 (0.6.0) would have written it: flags were added to the version, and a tensor's storage was one
-   number. */
-static void as_version_4(stream *s) {
-    const uint64_t flags = word_get(s->bytes + 8) >> 32, count = word_get(word_at(s, 1));
-    size_t         from = HEADER + 8 * TENSORS_AT, to = from, name;
-    uint64_t       i;
-    for (i = 0; i < count; i++) {
-        const unsigned char *p = s->bytes + from;
-        const uint64_t       n = word_get(p), has = word_get(p + 8), moments = word_get(p + 16);
-        const uint64_t       masters = word_get(p + 24);
-        name = (size_t)(word_get(p + 48) + 7) / 8 * 8;
-        word_put(s->bytes + to, n);
-        word_put(s->bytes + to + 8, masters << 4 | moments << 2 | has);
-        memmove(s->bytes + to + 16, p + 32, 24 + name);
-        from += 56 + name;
-        to += 40 + name;
-    }
-    memmove(s->bytes + to, s->bytes + from, s->size - from);
-    s->size -= from - to;
-    word_put(s->bytes + 8, 4 + (flags & 4 ? 256u : 0u) + (flags & 8 ? 512u : 0u));
-    word_put(s->bytes + 16, s->size - HEADER - 8);
-    seal(s);
-}
-
 TEST(lr_travels, "law 12: a state says whether there is a learning rate: after set_lr, step, save, "
                  "load a step goes on; a file without one leaves the loader's") {
-    int version, stepped, had_lr;
-    for (version = 4; version <= 6; version += 2)
-        for (stepped = 0; stepped < 2; stepped++)
-            for (had_lr = 0; had_lr < 2; had_lr++) {
-                amp_optimizer x, y;
-                stream        s;
-                memset(&s, 0, sizeof s);
-                little_start(&x, NULL, NULL);
-                little_start(&y, NULL, NULL);
-                if (stepped) CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
-                if (stepped) CHECK_EQ_INT(amp_optimizer_step_graph(&x), AMP_OK);
-                CHECK_EQ_INT(save(&x, &s), AMP_OK);
-                if (version == 4) as_version_4(&s);
-                if (had_lr) CHECK_EQ_INT(amp_optimizer_set_lr(&y, 0.25f), AMP_OK);
-                CHECK_EQ_INT(load(&y, &s), AMP_OK);
-                CHECK_EQ_INT(amp_optimizer_step_graph(&y),
-                             stepped || had_lr ? AMP_OK : AMP_ERROR_BAD_STATE);
-                CHECK_EQ_F32(*amp_optimizer_lr_ptr(&y), stepped ? 0.5f : had_lr ? 0.25f : 0.0f);
-                amp_optimizer_free(&x);
-                amp_optimizer_free(&y);
-                stream_free(&s);
-            }
+    int stepped, had_lr;
+    for (stepped = 0; stepped < 2; stepped++)
+        for (had_lr = 0; had_lr < 2; had_lr++) {
+            amp_optimizer x, y;
+            stream        s;
+            memset(&s, 0, sizeof s);
+            little_start(&x, NULL, NULL);
+            little_start(&y, NULL, NULL);
+            if (stepped) CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
+            if (stepped) CHECK_EQ_INT(amp_optimizer_step_graph(&x), AMP_OK);
+            CHECK_EQ_INT(save(&x, &s), AMP_OK);
+            if (had_lr) CHECK_EQ_INT(amp_optimizer_set_lr(&y, 0.25f), AMP_OK);
+            CHECK_EQ_INT(load(&y, &s), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_step_graph(&y),
+                         stepped || had_lr ? AMP_OK : AMP_ERROR_BAD_STATE);
+            CHECK_EQ_F32(*amp_optimizer_lr_ptr(&y), stepped ? 0.5f : had_lr ? 0.25f : 0.0f);
+            amp_optimizer_free(&x);
+            amp_optimizer_free(&y);
+            stream_free(&s);
+        }
 }
 
 TEST(longer, "law 12: a file with more than the optimizer's arrays is another's, and its sum is not asked") {
@@ -1189,39 +1063,57 @@ TEST(longer, "law 12: a file with more than the optimizer's arrays is another's,
     stream_free(&s);
 }
 
-TEST(disabled_is_the_loaders, "contract: whether the scaler is disabled is the loader's: a file of a "
-                              "run without scaler gives an fp16 run a fresh one, and overflows "
-                              "still skip") {
+/* Scalers of the file and of the loader: one that moves, two fixed ones, none. */
+enum { MOVES, FIXED, ONE, OFF, WAYS };
+static amp_scaler_desc way_of(int way, float scale) {
+    amp_scaler_desc d;
+    memset(&d, 0, sizeof d);
+    d.preset   = way == FIXED ? AMP_PRESET_STATIC : way == ONE ? AMP_PRESET_NONE : AMP_PRESET_DEFAULT;
+    d.disabled = way == OFF;
+    if (way < ONE) d.init_scale = scale;
+    return d;
+}
+
+static void unscaled_start(amp_optimizer *opt, const amp_scaler_desc *scaler) {
+    little_start(opt, scaler, NULL);
+    opt->plan->asked = scaler->preset == AMP_PRESET_NONE || scaler->disabled ? AMPI_SCALE_KNOWN : AMPI_SCALE_UNREAD;
+}
+
+TEST(whose_scaler, "manual: a load takes the file's scaler, unless one of file and desc has a scale that moves and the other has "
+                   "none, or one is disabled; where the scale may be another than the loop's, steps are "
+                   "AMP_ERROR_BAD_STATE until it is read") {
     int from, to, shared;
-    for (from = 0; from < 2; from++)
-        for (to = 0; to < 2; to++)
+    for (from = 0; from < WAYS; from++)
+        for (to = 0; to < WAYS; to++)
             for (shared = 0; shared < 2; shared++) {
-                amp_scaler_desc scaler[2];
-                amp_scaler      mine;
-                amp_optimizer   x, y;
-                stream          s;
-                const uint32_t  inf = UINT32_C(0x7f800000);
-                float           w;
+                const amp_scaler_desc theirs = way_of(from, from == MOVES ? 1024.0f : 2048.0f), ours = way_of(to, 0.0f);
+                const int             taken  = (from == MOVES) == (to == MOVES) && (from == OFF) == (to == OFF);
+                const float           fresh  = to < ONE ? 65536.0f : 1.0f;
+                const float           scale  = !taken ? fresh : from == MOVES ? 1024.0f : from == FIXED ? 2048.0f : 1.0f;
+                const int             known  = shared || (from == MOVES && to == MOVES) || scale == 1.0f;
+                const uint32_t        inf    = UINT32_C(0x7f800000);
+                amp_scaler            mine;
+                amp_optimizer         x, y;
+                stream                s;
+                float                 w;
                 memset(&s, 0, sizeof s);
-                memset(scaler, 0, sizeof scaler);
-                scaler[0].disabled   = from;
-                scaler[0].init_scale = 1024.0f;
-                scaler[1].disabled   = to;
-                scaler[1].init_scale = 512.0f;
-                little_start(&x, &scaler[0], NULL);
+                little_start(&x, &theirs, NULL);
                 CHECK_EQ_INT(amp_optimizer_step(&x, 0.5f), AMP_OK);
                 CHECK_EQ_INT(save(&x, &s), AMP_OK);
-                little_start(&y, &scaler[1], NULL);
-                CHECK_EQ_INT(amp_scaler_init(&mine, &scaler[1]), AMP_OK);
-                if (shared) y.plan->shared = 1, y.plan->scaler = &mine;
+                unscaled_start(&y, &ours);
+                CHECK_EQ_INT(amp_scaler_init(&mine, &ours), AMP_OK);
+                if (shared) y.plan->shared = 1, y.plan->scaler = &mine, y.plan->asked = AMPI_SCALE_KNOWN;
                 CHECK_EQ_INT(load(&y, &s), AMP_OK);
-                CHECK_EQ_F32(amp_optimizer_loss_scale(&y), to ? 1.0f : from ? 512.0f : 1024.0f);
+                CHECK_EQ_F32(y.plan->scaler->scale, scale);
+                CHECK_EQ_U32(y.plan->scaler->disabled, to == OFF);
                 little_g[0] = 1.0f;
                 memcpy(&little_g[1], &inf, 4);
                 w = little_w[0];
+                if (!known) CHECK_EQ_INT(amp_optimizer_step(&y, 0.5f), AMP_ERROR_BAD_STATE);
+                if (!known) CHECK_EQ_F32(amp_optimizer_loss_scale(&y), scale);
                 CHECK_EQ_INT(amp_optimizer_step(&y, 0.5f), AMP_OK);
-                CHECK_EQ_INT(amp_optimizer_gate(&y)->skip != 0, !to);
-                if (!to) CHECK_EQ_F32(little_w[0], w);
+                CHECK_EQ_INT(amp_optimizer_gate(&y)->skip != 0, to != OFF);
+                if (to != OFF) CHECK_EQ_F32(little_w[0], w);
                 memset(little_g, 0, sizeof little_g);
                 memset(little_w, 0, sizeof little_w);
                 amp_optimizer_free(&x);
@@ -1230,257 +1122,44 @@ TEST(disabled_is_the_loaders, "contract: whether the scaler is disabled is the l
             }
 }
 
-TEST(insane_numbers, "law 12: right sums around a learning rate, lr_scale or weight_decay that is "
-                     "not a number, or a scaler that updates cannot have made: AMP_ERROR_CORRUPT") {
-    static const uint32_t bad[] = {0x7fc00000u, 0x7f800000u, 0xff800000u, 0xbf800000u, 0x7f800001u};
-    const size_t          tensor = TENSORS_AT; /* elements, storage, lr_scale, weight_decay */
-    stream                s;
-    print                 p;
-    size_t                i;
-    refusing_begin(AMP_KIND_ADAMW, &s, &p);
-    for (i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        insane(&s, &p, CONTROL_AT + 14, bad[i]);
-        insane(&s, &p, tensor + 4, bad[i]);
-        insane(&s, &p, tensor + 5, bad[i]);
-    }
-    insane(&s, &p, SCALER_AT + 1, 0xffffffffu);  /* growth_tracker */
-    insane(&s, &p, SCALER_AT + 4, 0);            /* hysteresis_tracker */
-    insane(&s, &p, SCALER_AT + 4, 3);            /* more than hysteresis */
-    insane(&s, &p, SCALER_AT + 14, 0);           /* hysteresis */
-    insane(&s, &p, SCALER_AT + 6, bits64(3.0));  /* next_scale: scale is another */
-    insane(&s, &p, SCALER_AT + 12, bits64(0.0)); /* backoff_factor: this preset has two */
-    insane(&s, &p, SCALER_AT + 15, bits32(1e6f)); /* min_scale above max_scale */
-    insane(&s, &p, CONTROL_AT + 21, bits64(0.5)); /* tolerance: that of another preset */
-    refusing_end(&s, &p);
-}
-
-/* What a run can have of each number in front of tensors, by state-file.md: floats by their bits; step: with a text of
-   its own. */
-static const struct { const char *name; int size; uint64_t least, most; } bounds[] = {
-#define COUNT_MOST ((UINT64_C(1) << 62) - 1)
-    {"scaler.scale", 4, 0, 0x7f800000}, {"scaler.growth_tracker", 4, 0, INT32_MAX},
-    {"scaler.found_inf", 4, 0, UINT32_MAX}, {"scaler.checked", 4, 0, UINT32_MAX},
-    {"scaler.hysteresis_tracker", 4, 1, INT32_MAX}, {"scaler.stuck", 4, 0, 1},
-    {"scaler.next_scale", 8, 0, UINT64_C(0x7ff0000000000000)}, {"scaler.good", 8, 0, COUNT_MOST},
-    {"scaler.skipped", 8, 0, COUNT_MOST}, {"scaler.growths", 8, 0, COUNT_MOST}, {"scaler.backoffs", 8, 0, COUNT_MOST},
-    {"scaler.growth_factor", 8, UINT64_C(0x3ff0000000000000), UINT64_C(0x7fefffffffffffff)},
-    {"scaler.backoff_factor", 8, 0, UINT64_C(0x3ff0000000000000)}, {"scaler.growth_interval", 4, 1, INT32_MAX},
-    {"scaler.hysteresis", 4, 1, INT32_MAX}, {"scaler.min_scale", 4, 0, 0x7f7fffff},
-    {"scaler.max_scale", 4, 0, 0x7f7fffff}, {"scaler.preset", 4, 0, AMP_PRESET_MARIAN},
-    {"scaler.rules", 4, 0, UINT32_MAX}, {"gate.skip", 4, 0, 1}, {"gate.inv_scale", 4, 0, 0x7f800000},
-    {"gate.step", 8, 0, 3 * COUNT_MOST}, {"norm", 8, 0, UINT64_C(0x7ff0000000000000)},
-    {"clip_factor", 4, 0, 0x3f800000}, {"found_inf", 4, 0, 1}, {"did_step", 4, 0, 1}, {"nesterov", 4, 0, 1},
-    {"skipped", 8, 0, COUNT_MOST}, {"beta1", 8, 1, UINT64_C(0x3fefffffffffffff)},
-    {"beta2", 8, 1, UINT64_C(0x3fefffffffffffff)}, {"eps", 4, 1, 0x7f7fffff}, {"momentum", 4, 0, 0x7f7fffff},
-    {"max_norm", 4, 0, 0x7f7fffff}, {"lr", 4, 0, 0x7f7fffff}, {"bias1", 4, 0, 0x5a000000}, {"bias2", 4, 0, 0x5a000000},
-    {"missed_updates", 8, 0, COUNT_MOST}, {"has_lr", 4, 0, 1}, {"skipped_in_a_row", 8, 0, COUNT_MOST},
-    {"scaler.skipped_in_a_row", 8, 0, COUNT_MOST}, {"scaler.tolerance", 8, 0, UINT64_C(0x3ff0000000000000)},
-    {"scaler.updates_since", 8, 0, COUNT_MOST}, {"scaler.overflows_since", 8, 0, COUNT_MOST}};
-enum { BOUNDS = sizeof bounds / sizeof *bounds };
-AMPI_STATIC_ASSERT(bounds_of_all_numbers, (int)BOUNDS == (int)TENSORS_AT - (int)SCALER_AT);
-
-/* One number is that: the load must refuse it by name. */
-static void refused_number(stream *s, const print *p, size_t i, uint64_t value, const char *why) {
-    const size_t   name = strlen(bounds[i].name);
-    const uint64_t kept = word_get(word_at(s, SCALER_AT + i));
-    word_put(word_at(s, SCALER_AT + i), value);
-    seal(s);
-    CHECK_EQ_INT(load(&two.opt, s), AMP_ERROR_CORRUPT);
-    if (memcmp(why, bounds[i].name, name) != 0 || why[name] != ' ')
-        test_fail(__FILE__, __LINE__, bounds[i].name, why);
-    word_put(word_at(s, SCALER_AT + i), kept);
-    insane(s, p, SCALER_AT + i, value);
-}
-
-TEST(bounds, "law 12: right sums around a number that no run can have: AMP_ERROR_CORRUPT, and desc.problem names it: each "
-             "number below and above what state-file.md says, with its sign, NaN; one of 4 bytes that takes more") {
-    char   why[AMP_PROBLEM_SIZE];
-    stream s;
-    print  p;
-    size_t i;
-    refusing_begin(AMP_KIND_ADAMW, &s, &p);
-    two.opt.desc.problem = why;
-    for (i = 0; i < BOUNDS; i++) {
-        const uint64_t is = word_get(word_at(&s, SCALER_AT + i)), below = bounds[i].least - 1;
-        if (bounds[i].least) refused_number(&s, &p, i, below, why);
-        if (bounds[i].size == 4) refused_number(&s, &p, i, is + (UINT64_C(1) << 32), why);
-        if (bounds[i].size == 4) refused_number(&s, &p, i, is + (UINT64_C(1) << 63), why);
-        if (bounds[i].size == 4 && bounds[i].most == UINT32_MAX) continue;
-        refused_number(&s, &p, i, bounds[i].most + 1, why);
-        refused_number(&s, &p, i, bounds[i].size == 4 ? UINT32_MAX : UINT64_MAX, why); /* and -NaN */
-        if (bounds[i].most >> 63 || (i >= CONTROL_AT + 12 - SCALER_AT && i <= CONTROL_AT + 14 - SCALER_AT) || i == 40)
-            continue; /* and momentum, max_norm, lr and tolerance may be -0 */
-        refused_number(&s, &p, i, bounds[i].size == 4 ? 0x80000000u : UINT64_C(1) << 63, why); /* and -0 */
-    }
-    for (i = 4; i < 6; i++) { /* lr_scale, weight_decay */
-        word_at(&s, TENSORS_AT + i)[4] = 1;
-        seal(&s);
-        CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_CORRUPT);
-        CHECK(strstr(why, i == 4 ? "tensor 0 (odd): lr_scale is" : "tensor 0 (odd): weight_decay is") == why);
-        refused(&two, &p, &s, AMP_ERROR_CORRUPT);
-        word_at(&s, TENSORS_AT + i)[4] = 0;
-    }
-    seal(&s);
-    two.opt.desc.problem = NULL;
-    refusing_end(&s, &p);
-}
-
-TEST(within_bounds, "law 12: what a run can have at most is loaded, and saved again") {
-    static const char *const at_most[] = {
-        "scaler.found_inf", "scaler.checked", "scaler.stuck", "scaler.good", "scaler.skipped", "scaler.growths",
-        "scaler.growth_factor", "scaler.backoff_factor", "scaler.growth_interval", "gate.skip", "gate.step",
-        "clip_factor", "found_inf", "did_step", "skipped", "beta1", "beta2", "eps", "max_norm", "lr", "bias1", "bias2",
-        "norm", "gate.inv_scale", "missed_updates", "has_lr", "skipped_in_a_row", "scaler.updates_since"};
-    stream s, again;
-    print  p;
-    size_t i, k;
-    memset(&again, 0, sizeof again);
-    refusing_begin(AMP_KIND_ADAMW, &s, &p);
-    for (k = 0; k < sizeof at_most / sizeof *at_most; k++) {
-        uint64_t is;
-        for (i = 0; strcmp(bounds[i].name, at_most[k]) != 0;) i++;
-        is = word_get(word_at(&s, SCALER_AT + i));
-        word_put(word_at(&s, SCALER_AT + i), bounds[i].most);
-        seal(&s);
-        CHECK_EQ_INT(load(&two.opt, &s), AMP_OK);
-        CHECK_EQ_INT(save(&two.opt, &again), AMP_OK);
-        stream_equal(&again, &s);
-        word_put(word_at(&s, SCALER_AT + i), is);
-        seal(&s);
-    }
-    stream_free(&again);
-    refusing_end(&s, &p);
-}
-
-enum { INV_AT = CONTROL_AT + 1, NORM_AT = CONTROL_AT + 3, CLIP_AT };
-
-TEST(made_of_nothing, "law 12: NaN as norm or factor is what a check makes of 0 * inf, at a scale of 0, and then alone a "
-                      "state like others: it is saved and loaded; infinite scales and disabled scalers, too") {
-    enum { TWO = 0x40000000, INF = 0x7f800000, MOST = 0x7f7fffff };
-    const uint64_t inf = UINT64_C(0x7ff0000000000000), least = UINT64_C(0x36a0000000000000);
-    const struct { amp_preset preset; int disabled; uint32_t scale, grad; uint64_t next; float max_norm; } runs[] = {
-        {AMP_PRESET_TORCH, 0, 0, 0, 0, 0.0f},          {AMP_PRESET_TORCH, 0, 0, 0, 0, 1.0f},
-        {AMP_PRESET_TORCH, 0, 0, TWO, 0, 0.0f},        {AMP_PRESET_TORCH, 0, 0, TWO, 0, 1.0f},
-        {AMP_PRESET_KERAS, 0, INF, TWO, inf, 1.0f},    {AMP_PRESET_KERAS, 0, INF, 0, inf, 0.0f},
-        {AMP_PRESET_APEX, 0, 1, 0, least, 1.0f},       {AMP_PRESET_APEX, 0, 1, TWO, least, 1.0f},
-        {AMP_PRESET_DEFAULT, 1, 0x3f800000, INF, UINT64_C(0x3ff0000000000000), 1.0f},
-        {AMP_PRESET_DEFAULT, 1, 0x3f800000, MOST, UINT64_C(0x3ff0000000000000), 1.0f},
-        {AMP_PRESET_DEFAULT, 0, 0x44800000, MOST, UINT64_C(0x4090000000000000), 1e-30f}};
-    size_t k, i;
-    for (k = 0; k < sizeof runs / sizeof *runs; k++) {
-        amp_optimizer      x[2];
-        amp_optimizer_desc d;
-        amp_tensor         t;
-        float              w[2][4] = {{0}}, g[2][4];
-        stream             s[2];
-        memset(&d, 0, sizeof d), memset(&t, 0, sizeof t), memset(s, 0, sizeof s);
-        d.kind = AMP_KIND_ADAMW, d.max_norm = runs[k].max_norm;
-        d.scaler.preset = runs[k].preset, d.scaler.disabled = runs[k].disabled;
-        for (i = 0; i < 2; i++) {
-            size_t j;
-            for (j = 0; j < 4; j++) memcpy(&g[i][j], &runs[k].grad, 4);
-            t.n = 4, t.weight = w[i], t.grad = g[i];
-            CHECK_EQ_INT(amp_optimizer_init(&x[i], &d), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_add(&x[i], &t), AMP_OK);
-            CHECK_EQ_INT(prepare_scaled(&x[i]), AMP_OK);
-        }
-        memcpy(&amp_optimizer_scaler(&x[0])->scale, &runs[k].scale, 4); /* where backoffs, or growths, have led */
-        memcpy(&amp_optimizer_scaler(&x[0])->next_scale, &runs[k].next, 8);
-        CHECK_EQ_INT(amp_optimizer_step(&x[0], 0.5f), AMP_OK);
-        CHECK_EQ_INT(save(&x[0], &s[0]), AMP_OK);
-        CHECK_EQ_INT(load(&x[1], &s[0]), AMP_OK);
-        CHECK_EQ_INT(save(&x[1], &s[1]), AMP_OK);
-        stream_equal(&s[0], &s[1]);
-        if (k < 4) { /* what has made them: a norm of 0 or not, clipped or not */
-            static const uint64_t wants[4][2] = {{1, 0}, {1, 0}, {0, 0}, {0, 1}};
-            const uint64_t        norm = word_get(word_at(&s[0], NORM_AT)), inv = word_get(word_at(&s[0], INV_AT));
-            CHECK_EQ_U64(norm << 1 > UINT64_C(0x7ff) << 53, wants[k][0]);
-            CHECK_EQ_U64(inv << 1 > 0x7f800000u * UINT64_C(2), wants[k][1]);
-            if (wants[k][0] || wants[k][1]) { /* not beside another clip factor, factor or norm */
-                const size_t other[] = {CLIP_AT, wants[k][0] ? INV_AT : NORM_AT};
-                for (i = 0; i < 2; i++) {
-                    const uint64_t is = word_get(word_at(&s[0], other[i]));
-                    word_put(word_at(&s[0], other[i]), bits32(0.5f));
-                    seal(&s[0]);
-                    CHECK_EQ_INT(load(&x[1], &s[0]), AMP_ERROR_CORRUPT);
-                    word_put(word_at(&s[0], other[i]), is);
-                }
-            }
-        }
-        for (i = 0; i < 2; i++) amp_optimizer_free(&x[i]), stream_free(&s[i]);
-    }
-}
-
-TEST(minus_zero, "law 12: a learning rate, momentum, max_norm, weight_decay or tolerance of -0, which calls take, is saved and "
-                 "loaded") {
-    const uint64_t     zero_64 = UINT64_C(1) << 63;
-    const uint32_t     zero = 0x80000000u;
-    float              lr;
-    amp_optimizer_desc d;
-    amp_optimizer      x;
+TEST(moments_missing, "manual: AdamW that goes on from steps whose moments were not set is AMP_ERROR_BAD_STATE behind save and "
+                      "load, too, until they are set or loaded") {
+    static const float first[4] = {0.5f, 0.5f, 0.5f, 0.5f};
+    amp_optimizer_desc d        = desc_of(AMP_KIND_ADAMW, AMP_PRESET_NONE);
+    amp_optimizer      x[2];
     amp_tensor         t;
-    stream             s, again;
-    memset(&d, 0, sizeof d), memset(&t, 0, sizeof t), memset(&s, 0, sizeof s), memset(&again, 0, sizeof again);
-    d.kind = AMP_KIND_SGD, d.scaler.preset = AMP_PRESET_FAIRSEQ;
-    memcpy(&d.momentum, &zero_64, 8), memcpy(&d.scaler.tolerance, &zero_64, 8); /* what -Ofast makes of -0.0 is 0 */
-    memcpy(&d.max_norm, &zero, 4), memcpy(&d.weight_decay, &zero, 4), memcpy(&lr, &zero, 4);
-    t.n = 4, t.weight = little_w, t.grad = little_g;
-    CHECK_EQ_INT(amp_optimizer_init(&x, &d), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_add(&x, &t), AMP_OK);
-    CHECK_EQ_INT(prepare_scaled(&x), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_step(&x, lr), AMP_OK);
-    CHECK_EQ_INT(save(&x, &s), AMP_OK);
-    CHECK_EQ_U64(word_get(word_at(&s, CONTROL_AT + 14)), 0x80000000u);
-    CHECK_EQ_U64(word_get(word_at(&s, SCALER_AT + 40)), UINT64_C(1) << 63);
-    CHECK_EQ_INT(load(&x, &s), AMP_OK);
-    CHECK_EQ_INT(save(&x, &again), AMP_OK);
-    stream_equal(&s, &again);
-    amp_optimizer_free(&x);
-    stream_free(&s);
-    stream_free(&again);
-}
-
-TEST(padding, "state-file.md: what pads names and arrays is 0: else AMP_ERROR_CORRUPT") {
-    char   why[AMP_PROBLEM_SIZE];
-    stream s;
-    print  p;
-    size_t at, tables, padded = 0;
-    int    i;
-    refusing_begin(AMP_KIND_ADAMW, &s, &p);
-    two.opt.desc.problem = why;
-    for (at = TENSORS_AT, i = 0; i < COUNT; i++) { /* behind each name */
-        const size_t length = specs[i].name ? strlen(specs[i].name) : 0, words = (length + 7) / 8;
-        if (length % 8) {
-            unsigned char *byte = word_at(&s, at + 7) + length;
-            for (; byte < word_at(&s, at + 7 + words); byte++, padded++) {
-                *byte = 1;
-                seal(&s);
-                CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_CORRUPT);
-                CHECK(strstr(why, "what pads a name or an array is 1 in the file") != NULL);
-                refused(&two, &p, &s, AMP_ERROR_CORRUPT);
-                *byte = 0;
-            }
-        }
-        at += 7 + words;
+    stream             missing, set;
+    int                k;
+    memset(&missing, 0, sizeof missing);
+    memset(&set, 0, sizeof set);
+    memset(&t, 0, sizeof t);
+    t.n                 = 4;
+    t.weight            = little_w;
+    t.grad              = little_g;
+    for (k = 0; k < 2; k++) {
+        d.first_step = k ? 0 : 7;
+        CHECK_EQ_INT(amp_optimizer_init(&x[k], &d), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&x[k], &t), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&x[k]), AMP_OK);
     }
-    for (tables = at, i = 0; i < COUNT; i++) { /* and behind master and moments, of an odd number of fp32 */
-        int array;
-        for (array = 0; array < (specs[i].grad ? 3 : 1); array++, tables += (specs[i].n + 1) / 2) {
-            if (specs[i].n % 2 == 0) continue;
-            word_at(&s, tables + specs[i].n / 2)[7] = 0x80;
-            seal(&s);
-            CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_CORRUPT);
-            CHECK(strcmp(why, "what pads a name or an array is 128 in the file, and must be 0") == 0);
-            refused(&two, &p, &s, AMP_ERROR_CORRUPT);
-            word_at(&s, tables + specs[i].n / 2)[7] = 0;
-            padded++;
-        }
+    CHECK_EQ_INT(save(&x[0], &missing), AMP_OK);
+    CHECK_EQ_U64(word_get(word_at(&missing, TENSORS_AT + 1)), 3 + 8);
+    CHECK_EQ_INT(load(&x[1], &missing), AMP_OK);
+    for (k = 0; k < 2; k++) {
+        CHECK_EQ_INT(amp_optimizer_step(&x[k], 0.5f), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_INT(amp_optimizer_set_moments(&x[k], 0, first, first), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&x[k], 0.5f), AMP_OK);
     }
-    CHECK_EQ_U64(HEADER + 8 * tables + 8, s.size);
-    CHECK(padded > 30);
-    seal(&s);
-    two.opt.desc.problem = NULL;
-    refusing_end(&s, &p);
+    CHECK_EQ_INT(save(&x[1], &set), AMP_OK);
+    CHECK_EQ_U64(word_get(word_at(&set, TENSORS_AT + 1)), 3);
+    CHECK_EQ_INT(load(&x[0], &missing), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&x[0], 0.5f), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(load(&x[0], &set), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&x[0], 0.5f), AMP_OK);
+    memset(little_w, 0, sizeof little_w);
+    for (k = 0; k < 2; k++) amp_optimizer_free(&x[k]);
+    stream_free(&missing);
+    stream_free(&set);
 }
 
 /* Memory that holds a file's body already: what is compared beyond the end of a shorter one would be alike. */
@@ -1550,11 +1229,6 @@ TEST(large_integers, "law 19: integers are told to the last digit, those that no
     CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_MISMATCH);
     CHECK(strcmp(why, "the number of tensors is 18446744073709551615 in the file, not 9") == 0);
     word_put(word_at(&s, 1), COUNT);
-    word_put(word_at(&s, CONTROL_AT + 2), UINT64_MAX);
-    seal(&s);
-    CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_CORRUPT);
-    CHECK(strcmp(why, "gate.step is 18446744073709551615, and must be 0 to 13835058055282163709") == 0);
-    word_put(word_at(&s, CONTROL_AT + 2), 12);
     seal(&s);
     two.opt.desc.problem = NULL;
     refusing_end(&s, &p);
@@ -1562,64 +1236,28 @@ TEST(large_integers, "law 19: integers are told to the last digit, those that no
 
 TEST(row_of_skips, "manual: skipped_in_a_row is saved, in place of the loader's own") {
     static const uint32_t inf = UINT32_C(0x7f800000);
-    int                   version, k;
-    for (version = 4; version <= 6; version += 2) {
-        amp_optimizer x, y;
-        amp_status    status;
-        stream        s;
-        memset(&s, 0, sizeof s);
-        little_start(&x, NULL, NULL);
-        little_start(&y, NULL, NULL);
-        memcpy(&little_g[1], &inf, 4);
-        for (k = 0; k < 3; k++) CHECK_EQ_INT(amp_optimizer_step(&x, 0.5f), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_step(&y, 0.5f), AMP_OK); /* 1 of its own goes */
-        CHECK_EQ_INT(save(&x, &s), AMP_OK);
-        if (version == 4) as_version_4(&s);
-        CHECK_EQ_INT(load(&y, &s), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_status(&y, &status), AMP_OK);
-        CHECK_EQ_U64(status.skipped_in_a_row, 3);
-        CHECK_EQ_U64(amp_optimizer_scaler(&y)->skipped_in_a_row, 3);
-        CHECK_EQ_U64(status.skipped, 3);
-        memset(little_g, 0, sizeof little_g);
-        amp_optimizer_free(&x);
-        amp_optimizer_free(&y);
-        stream_free(&s);
-    }
-}
-
-TEST(save_refuses, "contract: save refuses what load would refuse, and says what: nobody finds out "
-                   "weeks later") {
-    static const uint32_t nan_bits = 0x7fc00000u;
-    char                  why[AMP_PROBLEM_SIZE];
-    amp_optimizer         x;
-    stream                s;
+    int                   k;
+    amp_optimizer x, y;
+    amp_status    status;
+    stream        s;
     memset(&s, 0, sizeof s);
-    little_start(&x, NULL, why);
+    little_start(&x, NULL, NULL);
+    little_start(&y, NULL, NULL);
+    memcpy(&little_g[1], &inf, 4);
+    for (k = 0; k < 3; k++) CHECK_EQ_INT(amp_optimizer_step(&x, 0.5f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&y, 0.5f), AMP_OK); /* 1 of its own goes */
     CHECK_EQ_INT(save(&x, &s), AMP_OK);
-    CHECK_EQ_INT(why[0], 0);
-    memcpy(amp_optimizer_lr_ptr(&x), &nan_bits, 4);
-    CHECK_EQ_INT(save(&x, &s), AMP_ERROR_INVALID_CONFIG);
-    CHECK_EQ_INT(s.calls, 0);
-    CHECK(strcmp(why, "lr is NaN, and must be 0 to 3.402823e38") == 0);
-    CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
-    amp_optimizer_scaler(&x)->growth_factor = 0.25;
-    CHECK_EQ_INT(save(&x, &s), AMP_ERROR_INVALID_CONFIG);
-    CHECK(strcmp(why, "scaler.growth_factor is 0.25, and must be 1 to 1.797693e308") == 0);
-    amp_optimizer_scaler(&x)->growth_factor   = 2.0;
-    amp_optimizer_scaler(&x)->growth_interval = 0;
-    CHECK_EQ_INT(save(&x, &s), AMP_ERROR_INVALID_CONFIG);
-    CHECK(strcmp(why, "scaler.growth_interval is 0, and must be 1 to 2147483647") == 0);
-    amp_optimizer_scaler(&x)->growth_interval = 2000;
-    x.plan->control->gate.step                = UINT64_MAX;
-    CHECK_EQ_INT(save(&x, &s), AMP_ERROR_INVALID_CONFIG);
-    CHECK_EQ_INT(s.calls, 0);
-    x.plan->control->gate.step = 0;
-    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    CHECK_EQ_INT(load(&y, &s), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_status(&y, &status), AMP_OK);
+    CHECK_EQ_U64(status.skipped_in_a_row, 3);
+    CHECK_EQ_U64(amp_optimizer_scaler(&y)->skipped_in_a_row, 3);
+    CHECK_EQ_U64(status.skipped, 3);
+    memset(little_g, 0, sizeof little_g);
     amp_optimizer_free(&x);
+    amp_optimizer_free(&y);
     stream_free(&s);
 }
 
-/* What load says of a state of x's when y is another. */
 static void told_between(amp_kind from, const shape *xs, int nx, const shape *ys, int ny, amp_kind kind,
                          const char *text) {
     char          why[AMP_PROBLEM_SIZE];
@@ -1642,14 +1280,12 @@ static void told_mismatch(const shape *xs, int nx, const shape *ys, int ny, amp_
     told_between(AMP_KIND_ADAMW, xs, nx, ys, ny, kind, text);
 }
 
-TEST(own_tensors, "law 12: a file with tensors that are own has a flag, for which 0.7.0 takes it for a newer one; each "
-                  "such tensor has 4, and its masters, no moments; without one a file is as ever. It is loaded where the "
-                  "same tensors are own, else AMP_ERROR_MISMATCH names the first that is on one side alone") {
+TEST(own_tensors, "law 12: a tensor that is own has 4 in a file, and its masters, no moments. It is loaded where the same "
+                  "tensors are own, else AMP_ERROR_MISMATCH names the first that is on one side alone") {
     static const shape kind_of[] = {{"a", 3, 1}, {"b", 2, 1}}, own_b[] = {{"a", 3, 1}, {"b", 2, 2}};
     static const shape own_a[]   = {{"a", 3, 2}, {"b", 2, 1}}, frozen_b[] = {{"a", 3, 1}, {"b", 2, 0}};
     static const char  is[] = "tensor 1 (b): amp_tensor.own is 1 in the file, not 0";
     static const char  isnt[] = "tensor 1 (b): amp_tensor.own is 0 in the file, not 1";
-    char               why[AMP_PROBLEM_SIZE];
     amp_optimizer      x, y;
     stream             s, again;
     int                kind;
@@ -1663,11 +1299,10 @@ TEST(own_tensors, "law 12: a file with tensors that are own has a flag, for whic
         shape_weights[16] = 5.0f;
         CHECK_EQ_INT(amp_optimizer_end_step(&x), AMP_OK);
         CHECK_EQ_INT(save(&x, &s), AMP_OK);
-        CHECK_EQ_U64(word_get(s.bytes + 8), (UINT64_C(16) << 32) + 6);
-        CHECK_EQ_U64(word_get(s.bytes + 8 * 50), has);     /* of a */
-        CHECK_EQ_U64(word_get(s.bytes + 8 * (50 + 8)), 4); /* of b: no storage, no moments */
-        CHECK_EQ_U64(word_get(s.bytes + 8 * (50 + 9)) | word_get(s.bytes + 8 * (50 + 10)), 0);
-        CHECK_EQ_U64(s.size, 8 * (65 + 2 * (1 + has / 2 + has % 2) + 1 + 1));
+        CHECK_EQ_U64(word_get(word_at(&s, TENSORS_AT + 1)), has); /* of a */
+        CHECK_EQ_U64(word_get(word_at(&s, TENSORS_AT + 9)), 4);   /* of b: no storage, no moments */
+        CHECK_EQ_U64(word_get(word_at(&s, TENSORS_AT + 10)) | word_get(word_at(&s, TENSORS_AT + 11)), 0);
+        CHECK_EQ_U64(s.size, HEADER + 8 * (TENSORS_AT + 16 + 2 * (1 + has / 2 + has % 2) + 1 + 1));
         shape_weights[16] = 0.0f;
         shape_start(&y, (amp_kind)kind, 0.0, own_b, 2);
         CHECK_EQ_INT(load(&y, &s), AMP_OK);
@@ -1675,17 +1310,8 @@ TEST(own_tensors, "law 12: a file with tensors that are own has a flag, for whic
         CHECK_EQ_F32(amp_f16_to_f32(*(const amp_f16 *)amp_optimizer_model(&y, 1)), 5.0f);
         CHECK_EQ_INT(save(&y, &again), AMP_OK);
         stream_equal(&s, &again);
-        word_put(s.bytes + 8, 6); /* the flag is missing */
-        seal(&s);
-        y.desc.problem = why;
-        CHECK_EQ_INT(load(&y, &s), AMP_ERROR_CORRUPT);
-        CHECK(strstr(why, "flags is 0 in the file, and must be 16 more") != NULL);
         amp_optimizer_free(&x);
         amp_optimizer_free(&y);
-        shape_start(&x, (amp_kind)kind, 0.0, kind_of, 2);
-        CHECK_EQ_INT(save(&x, &s), AMP_OK);
-        CHECK_EQ_U64(word_get(s.bytes + 8), 6);
-        amp_optimizer_free(&x);
         stream_free(&s);
         stream_free(&again);
         told_between((amp_kind)kind, own_b, 2, kind_of, 2, (amp_kind)kind, is);
@@ -1761,57 +1387,52 @@ static void golden_run(amp_optimizer *opt) {
     CHECK_EQ_INT(amp_optimizer_step(opt, 0.25f), AMP_OK);
 }
 
-/* Version 6, a word a line. */
+/* Version 1, a word a line. */
 static const uint64_t golden[] = {
     UINT64_C(0x4554415453504d41), /* "AMPSTATE" */
-    UINT64_C(0x0000000000000006), /* version; flags are the upper half */
-    UINT64_C(0x0000000000000220), /* bytes of the body */
-    UINT64_C(0x30b5d5ab856e5694), /* sum of the header */
+    UINT64_C(0x0000000000000001), /* version; flags are the upper half */
+    UINT64_C(0x00000000000001f8), /* bytes of the body */
+    UINT64_C(0x616a24066ec33804), /* sum of the header */
     UINT64_C(0x0000000000000001), /* kind: AdamW */
     UINT64_C(0x0000000000000002), /* tensors */
     UINT64_C(0x0000000047000000), /* scale: 2^15 */
-    UINT64_C(0x0000000000000000), /* growth_tracker */
+    UINT64_C(0x40e0000000000000), /* next_scale: 2^15 */
     UINT64_C(0x0000000000000000), /* found_inf */
     UINT64_C(0x0000000000000000), /* checked */
-    UINT64_C(0x0000000000000001), /* hysteresis_tracker */
     UINT64_C(0x0000000000000000), /* stuck */
-    UINT64_C(0x40e0000000000000), /* next_scale: 2^15 */
     UINT64_C(0x0000000000000001), /* good */
     UINT64_C(0x0000000000000001), /* skipped */
+    UINT64_C(0x0000000000000001), /* skipped in a row */
     UINT64_C(0x0000000000000000), /* growths */
     UINT64_C(0x0000000000000001), /* backoffs */
     UINT64_C(0x4000000000000000), /* growth_factor: 2 */
     UINT64_C(0x3fe0000000000000), /* backoff_factor: 1/2 */
     UINT64_C(0x000000000000000a), /* growth_interval */
+    UINT64_C(0x0000000000000000), /* growth_tracker */
     UINT64_C(0x0000000000000001), /* hysteresis */
+    UINT64_C(0x0000000000000001), /* hysteresis_tracker */
     UINT64_C(0x0000000038800000), /* min_scale: 2^-14 */
     UINT64_C(0x000000004b800000), /* max_scale: 2^24 */
-    UINT64_C(0x0000000000000000), /* preset */
-    UINT64_C(0x0000000000000109), /* rules */
-    UINT64_C(0x0000000000000001), /* gate: skip */
+    UINT64_C(0x0000000000000000), /* preset: DEFAULT */
+    UINT64_C(0x0000000000000000), /* disabled */
+    UINT64_C(0x0000000000000001), /* steps that were taken */
+    UINT64_C(0x0000000000000001), /* skipped */
+    UINT64_C(0x0000000000000001), /* skipped in a row */
+    UINT64_C(0x0000000000000000), /* missed updates of a shared scaler */
+    UINT64_C(0x0000000000000001), /* of the last step: skip */
     UINT64_C(0x0000000037800000), /* inv_scale: 2^-16 */
-    UINT64_C(0x0000000000000001), /* step */
     UINT64_C(0x3ff0000000000000), /* norm: 1, of the finite elements */
     UINT64_C(0x000000003f800000), /* clip_factor: 1 */
     UINT64_C(0x0000000000000001), /* found_inf */
     UINT64_C(0x0000000000000000), /* did_step */
-    UINT64_C(0x0000000000000000), /* nesterov */
-    UINT64_C(0x0000000000000001), /* skipped */
+    UINT64_C(0x0000000000000001), /* there is a learning rate */
+    UINT64_C(0x000000003e800000), /* lr: 0.25 */
     UINT64_C(0x3fe8000000000000), /* beta1: 0.75 */
     UINT64_C(0x3feff7ced916872b), /* beta2: 0.999 */
     UINT64_C(0x00000000322bcc77), /* eps: 1e-8 */
     UINT64_C(0x0000000000000000), /* momentum */
+    UINT64_C(0x0000000000000000), /* nesterov */
     UINT64_C(0x0000000000000000), /* max_norm */
-    UINT64_C(0x000000003e800000), /* lr: 0.25 */
-    UINT64_C(0x0000000040800000), /* 1 / (1 - beta1): 4 */
-    UINT64_C(0x00000000447a0000), /* 1 / (1 - beta2): 1000 */
-    UINT64_C(0x0000000000000000), /* missed updates of a shared scaler */
-    UINT64_C(0x0000000000000001), /* there is a learning rate */
-    UINT64_C(0x0000000000000001), /* steps skipped in a row */
-    UINT64_C(0x0000000000000001), /* and of the scaler */
-    UINT64_C(0x0000000000000000), /* tolerance */
-    UINT64_C(0x0000000000000000), /* updates since the scale was due to move */
-    UINT64_C(0x0000000000000000), /* overflows since it was due to go down */
     UINT64_C(0x0000000000000003), /* first tensor: elements */
     UINT64_C(0x0000000000000003), /* has m and v */
     UINT64_C(0x0000000000000000), /* of fp32 */
@@ -1835,23 +1456,12 @@ static const uint64_t golden[] = {
     UINT64_C(0x3b83126f3a83126f), /* v: 0.001, 0.004 */
     UINT64_C(0x0000000000000000), /* 0 */
     UINT64_C(0x000000003f800000), /* master: 1 */
-    UINT64_C(0x906d072a266d5ec6)  /* sum of the body */
+    UINT64_C(0x5429a1bf02f516ab)  /* sum of the body */
 };
 
 enum { GOLDEN = sizeof golden / sizeof golden[0] };
 
-/* Version 4, as 0.6.0 wrote it, differs in these words, and has formats beside has, in its word. */
-static uint64_t golden_4(size_t i) {
-    switch (i) {
-    case 1: return 4;                                    /* version */
-    case 2: return 0x200;                                /* bytes of the body */
-    case 3: return UINT64_C(0x9ad5b7bd762531a1);         /* sum of the header */
-    case GOLDEN - 5: return UINT64_C(0xbd4adf64e1bb7fc4); /* sum of the body */
-    default: return golden[i < 51 ? i : i < 58 ? i + 2 : i + 4];
-    }
-}
-
-TEST(golden_written, "law 12: one little-endian format: the bytes of version 6 are these") {
+TEST(golden_written, "law 12: one little-endian format: the bytes of version 1 are these") {
     amp_optimizer opt;
     stream        s;
     size_t        i;
@@ -1864,10 +1474,6 @@ TEST(golden_written, "law 12: one little-endian format: the bytes of version 6 a
         snprintf(what, sizeof what, "word %d", (int)i);
         test_eq_u64(__FILE__, __LINE__, what, word_get(s.bytes + 8 * i), golden[i]);
     }
-    as_version_4(&s); /* what else tests take for files of 0.6.0 */
-    CHECK_EQ_U64(s.size, 8 * (GOLDEN - 4));
-    for (i = 0; i < GOLDEN - 4 && 8 * i < s.size; i++)
-        CHECK_EQ_U64(word_get(s.bytes + 8 * i), golden_4(i));
     amp_optimizer_free(&opt);
     stream_free(&s);
 }
@@ -1905,81 +1511,17 @@ static void golden_goes_on(const stream *old) {
     stream_free(&go_on);
 }
 
-TEST(golden_read, "law 12: a state of version 4 is read, and its run goes on as it would have") {
+TEST(golden_read, "law 12: these bytes are read, and the run goes on as it would have") {
     stream s;
     size_t i;
     memset(&s, 0, sizeof s);
-    for (i = 0; i < GOLDEN - 4; i++) {
+    for (i = 0; i < GOLDEN; i++) {
         unsigned char word[8];
-        word_put(word, golden_4(i));
+        word_put(word, golden[i]);
         CHECK(stream_write(&s, word, 8));
     }
     golden_goes_on(&s);
     stream_free(&s);
-}
-
-#ifndef AMP_TESTS_DIR
-#define AMP_TESTS_DIR "tests"
-#endif
-
-static const char *old_path(const char *release, const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/vectors/state/%s/%s", AMP_TESTS_DIR, release, name);
-    return path;
-}
-
-static void old_bytes(const char *path, stream *s) {
-    FILE         *file = fopen(path, "rb");
-    unsigned char bytes[1024];
-    size_t        n;
-    memset(s, 0, sizeof *s);
-    CHECK(file != NULL);
-    if (!file) return;
-    while ((n = fread(bytes, 1, sizeof bytes, file)) > 0) CHECK(stream_write(s, bytes, n));
-    fclose(file);
-}
-
-/* A run that a file has, and goes on. again: what is saved in between. */
-static void old_go_on(old_run *r, const char *path, const old_setup *setup, old_text *text, stream *again) {
-    int step;
-    memset(again, 0, sizeof *again);
-    CHECK_EQ_INT(old_open(r, setup, 3.0f, NULL), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_load_file(&r->opt, path), AMP_OK);
-    CHECK_EQ_INT(save(&r->opt, again), AMP_OK);
-    old_show(text, r, "saved");
-    for (step = OLD_SAVED; step < OLD_STEPS; step++) CHECK_EQ_INT(old_step(r, step), AMP_OK);
-    old_show(text, r, "three steps on");
-    amp_optimizer_free(&r->opt);
-}
-
-TEST(old_files, "law 12: files that 0.6.0 and 0.7.0 have written load, sets too: each number is as they recorded it, and three steps "
-                "on; what is saved again has the bytes of the file") {
-    static const char *const releases[] = {"0.6", "0.7"};
-    static old_run           r;
-    static old_text          text, of_set;
-    stream                   values, file, again;
-    char                     name[32];
-    int                      v, k;
-    for (v = 0; v < 2; v++) {
-        text.used = of_set.used = 0;
-        for (k = 0; k < OLD_SETUPS; k++) {
-            snprintf(name, sizeof name, "%s.state", old_setups[k].name);
-            old_bytes(old_path(releases[v], name), &file);
-            CHECK(file.size > 600);
-            old_go_on(&r, old_path(releases[v], name), &old_setups[k], &text, &again);
-            if (v == 0) as_version_4(&again);
-            stream_equal(&file, &again);
-            stream_free(&file);
-            stream_free(&again);
-        }
-        old_go_on(&r, old_path(releases[v], "set"), &old_setups[0], &of_set, &again);
-        old_bytes(old_path(releases[v], "values.txt"), &values);
-        CHECK_EQ_U64(text.used, values.size);
-        CHECK_MEM(text.bytes, values.bytes, values.size);
-        CHECK_MEM(of_set.bytes, values.bytes, of_set.used);
-        stream_free(&values);
-        stream_free(&again);
-    }
 }
 
 /* An independent reader: walks a state by its description and compares it with what the API shows.
@@ -1991,7 +1533,7 @@ static size_t read_numbers(const stream *s, rig *r) {
     amp_status           status;
     CHECK_EQ_INT(amp_optimizer_status(&r->opt, &status), AMP_OK);
     CHECK_MEM(s->bytes, "AMPSTATE", 8);
-    CHECK_EQ_U64(word_get(s->bytes + 8), 6);
+    CHECK_EQ_U64(word_get(s->bytes + 8), 1);
     CHECK_EQ_U64(word_get(s->bytes + 16), s->size - HEADER - 8);
     CHECK_EQ_U64(word_get(s->bytes + 24), sum_of(s->bytes, 24));
     CHECK_EQ_U64(word_get(s->bytes + s->size - 8),
@@ -2000,47 +1542,44 @@ static size_t read_numbers(const stream *s, rig *r) {
     CHECK_EQ_U64(word_get(p + 8), COUNT);
     p += 8 * SCALER_AT;
     CHECK_EQ_U64(word_get(p), bits32(scaler->scale));
-    CHECK_EQ_U64(word_get(p + 8), (uint32_t)scaler->growth_tracker);
+    CHECK_EQ_U64(word_get(p + 8), bits64(scaler->next_scale));
     CHECK_EQ_U64(word_get(p + 16), scaler->found_inf);
     CHECK_EQ_U64(word_get(p + 24), scaler->checked);
-    CHECK_EQ_U64(word_get(p + 32), (uint32_t)scaler->hysteresis_tracker);
-    CHECK_EQ_U64(word_get(p + 40), scaler->stuck);
-    CHECK_EQ_U64(word_get(p + 48), bits64(scaler->next_scale));
-    CHECK_EQ_U64(word_get(p + 56), scaler->good);
-    CHECK_EQ_U64(word_get(p + 64), scaler->skipped);
-    CHECK_EQ_U64(word_get(p + 72), scaler->growths);
-    CHECK_EQ_U64(word_get(p + 80), scaler->backoffs);
-    CHECK_EQ_U64(word_get(p + 88), bits64(scaler->growth_factor));
-    CHECK_EQ_U64(word_get(p + 96), bits64(scaler->backoff_factor));
-    CHECK_EQ_U64(word_get(p + 104), (uint32_t)scaler->growth_interval);
+    CHECK_EQ_U64(word_get(p + 32), scaler->stuck);
+    CHECK_EQ_U64(word_get(p + 40), scaler->good);
+    CHECK_EQ_U64(word_get(p + 48), scaler->skipped);
+    CHECK_EQ_U64(word_get(p + 56), scaler->skipped_in_a_row);
+    CHECK_EQ_U64(word_get(p + 64), scaler->growths);
+    CHECK_EQ_U64(word_get(p + 72), scaler->backoffs);
+    CHECK_EQ_U64(word_get(p + 80), bits64(scaler->growth_factor));
+    CHECK_EQ_U64(word_get(p + 88), bits64(scaler->backoff_factor));
+    CHECK_EQ_U64(word_get(p + 96), (uint32_t)scaler->growth_interval);
+    CHECK_EQ_U64(word_get(p + 104), (uint32_t)scaler->growth_tracker);
     CHECK_EQ_U64(word_get(p + 112), (uint32_t)scaler->hysteresis);
-    CHECK_EQ_U64(word_get(p + 120), bits32(scaler->min_scale));
-    CHECK_EQ_U64(word_get(p + 128), bits32(scaler->max_scale));
-    CHECK_EQ_U64(word_get(p + 136), scaler->preset);
-    CHECK_EQ_U64(word_get(p + 144), scaler->rules);
+    CHECK_EQ_U64(word_get(p + 120), (uint32_t)scaler->hysteresis_tracker);
+    CHECK_EQ_U64(word_get(p + 128), bits32(scaler->min_scale));
+    CHECK_EQ_U64(word_get(p + 136), bits32(scaler->max_scale));
+    CHECK_EQ_U64(word_get(p + 144), scaler->preset);
+    CHECK_EQ_U64(word_get(p + 152), scaler->disabled);
     p = s->bytes + HEADER + 8 * CONTROL_AT;
-    CHECK_EQ_U64(word_get(p), gate->skip);
-    CHECK_EQ_U64(word_get(p + 8), bits32(gate->inv_scale));
-    CHECK_EQ_U64(word_get(p + 16), gate->step);
-    CHECK_EQ_U64(word_get(p + 24), bits64(status.norm));
-    CHECK_EQ_U64(word_get(p + 32), bits32(status.clip_factor));
-    CHECK_EQ_U64(word_get(p + 40), status.found_inf);
-    CHECK_EQ_U64(word_get(p + 48), status.did_step);
-    CHECK_EQ_U64(word_get(p + 56), (uint64_t)r->opt.desc.nesterov);
-    CHECK_EQ_U64(word_get(p + 64), status.skipped);
-    CHECK_EQ_U64(word_get(p + 72), bits64(r->opt.desc.beta1));
-    CHECK_EQ_U64(word_get(p + 80), bits64(r->opt.desc.beta2));
-    CHECK_EQ_U64(word_get(p + 88), bits32((float)r->opt.desc.eps));
-    CHECK_EQ_U64(word_get(p + 96), bits32((float)r->opt.desc.momentum));
-    CHECK_EQ_U64(word_get(p + 104), bits32(r->opt.desc.max_norm));
-    CHECK_EQ_U64(word_get(p + 112), bits32(*amp_optimizer_lr_ptr(&r->opt)));
-    CHECK_EQ_U64(word_get(p + 136), status.missed_updates);
-    CHECK_EQ_U64(word_get(p + 144), 1); /* there is a learning rate */
-    CHECK_EQ_U64(word_get(p + 152), status.skipped_in_a_row);
-    CHECK_EQ_U64(word_get(p + 160), scaler->skipped_in_a_row);
-    CHECK_EQ_U64(word_get(p + 168), bits64(scaler->tolerance));
-    CHECK_EQ_U64(word_get(p + 176), scaler->updates_since);
-    CHECK_EQ_U64(word_get(p + 184), scaler->overflows_since);
+    CHECK_EQ_U64(word_get(p), gate->step);
+    CHECK_EQ_U64(word_get(p + 8), status.skipped);
+    CHECK_EQ_U64(word_get(p + 16), status.skipped_in_a_row);
+    CHECK_EQ_U64(word_get(p + 24), status.missed_updates);
+    CHECK_EQ_U64(word_get(p + 32), gate->skip);
+    CHECK_EQ_U64(word_get(p + 40), bits32(gate->inv_scale));
+    CHECK_EQ_U64(word_get(p + 48), bits64(status.norm));
+    CHECK_EQ_U64(word_get(p + 56), bits32(status.clip_factor));
+    CHECK_EQ_U64(word_get(p + 64), status.found_inf);
+    CHECK_EQ_U64(word_get(p + 72), status.did_step);
+    CHECK_EQ_U64(word_get(p + 80), 1); /* there is a learning rate */
+    CHECK_EQ_U64(word_get(p + 88), bits32(*amp_optimizer_lr_ptr(&r->opt)));
+    CHECK_EQ_U64(word_get(p + 96), bits64(r->opt.desc.beta1));
+    CHECK_EQ_U64(word_get(p + 104), bits64(r->opt.desc.beta2));
+    CHECK_EQ_U64(word_get(p + 112), bits32((float)r->opt.desc.eps));
+    CHECK_EQ_U64(word_get(p + 120), bits32((float)r->opt.desc.momentum));
+    CHECK_EQ_U64(word_get(p + 128), (uint64_t)r->opt.desc.nesterov);
+    CHECK_EQ_U64(word_get(p + 136), bits32(r->opt.desc.max_norm));
     return HEADER + 8 * TENSORS_AT;
 }
 
@@ -2112,90 +1651,81 @@ TEST(layout, "law 12: the format is the one that is described: header, scaler, c
     stream_free(&s);
 }
 
-/* Numbers that a scaler and a control block may hold, no two alike but for the scale, twice there, and for flags, of
-   which one is set. */
+/* Numbers that a scaler and a control block may hold, no two alike but for flags, of which one is set. */
 static void fill_members(amp_scaler *s, ampi_control *c, int flag) {
     s->scale              = 1024.0f;
-    s->growth_tracker     = 2;
+    s->next_scale         = 2.0;
     s->found_inf          = 3;
     s->checked            = 4;
-    s->hysteresis_tracker = 5;
     s->stuck              = flag == 0;
-    s->next_scale         = 1024.0;
-    s->good               = 7;
-    s->skipped            = 8;
-    s->growths            = 9;
-    s->backoffs           = 10;
-    s->growth_factor      = 11.0;
+    s->good               = 5;
+    s->skipped            = 6;
+    s->skipped_in_a_row   = 7;
+    s->growths            = 8;
+    s->backoffs           = 9;
+    s->growth_factor      = 10.0;
     s->backoff_factor     = 0.125;
-    s->growth_interval    = 12;
+    s->growth_interval    = 11;
+    s->growth_tracker     = 12;
     s->hysteresis         = 13;
-    s->min_scale          = 14.0f;
-    s->max_scale          = 2048.0f;
-    s->skipped_in_a_row   = 15;
-    s->updates_since      = 16;
-    s->overflows_since    = 17;
+    s->hysteresis_tracker = 14;
+    s->min_scale          = 15.0f;
+    s->max_scale          = 16.0f;
+    s->preset             = AMP_PRESET_JMP;
+    c->gate.step          = 17;
+    c->skipped            = 18;
+    c->skipped_in_a_row   = 19;
+    c->missed_updates     = 20;
     c->gate.skip          = flag == 1;
-    c->gate.inv_scale     = 19.0f;
-    c->gate.step          = 20;
-    c->norm               = 21.0;
+    c->gate.inv_scale     = 21.0f;
+    c->norm               = 22.0;
     c->clip_factor        = 0.375f;
     c->found_inf          = flag == 2;
     c->did_step           = flag == 3;
-    c->nesterov           = flag == 4;
-    c->skipped            = 25;
+    c->rates.lr           = 23.0f;
     c->beta1              = 0.5;
     c->beta2              = 0.25;
-    c->rates.eps          = 26.0f;
+    c->rates.eps          = 24.0f;
     c->rates.momentum     = 0.75f;
-    c->rates.max_norm     = 27.0f;
-    c->rates.lr           = 28.0f;
-    c->rates.bias1        = 29.0f;
-    c->rates.bias2        = 30.0f;
-    c->missed_updates     = 31;
-    c->skipped_in_a_row   = 32;
-    c->seed               = 33;
+    c->nesterov           = flag == 4;
+    c->rates.max_norm     = 25.0f;
 }
 
 static void members_are(uint64_t flag) {
     const uint64_t want[] = {
-        bits32(1024.0f), 2, 3, 4, 5, flag == 0, bits64(1024.0), 7, 8, 9, 10, bits64(11.0), bits64(0.125), 12, 13,
-        bits32(14.0f), bits32(2048.0f), AMP_PRESET_FAIRSEQ, 0 /* rules */, flag == 1, bits32(19.0f), 20, bits64(21.0),
-        bits32(0.375f), flag == 2, flag == 3, flag == 4, 25, bits64(0.5), bits64(0.25), bits32(26.0f), bits32(0.75f),
-        bits32(27.0f), bits32(28.0f), bits32(29.0f), bits32(30.0f), 31, 1 /* there is a learning rate */, 32, 15, bits64(0.625), 16, 17};
+        bits32(1024.0f), bits64(2.0), 3, 4, flag == 0, 5, 6, 7, 8, 9, bits64(10.0), bits64(0.125), 11, 12, 13, 14,
+        bits32(15.0f), bits32(16.0f), AMP_PRESET_JMP, 0 /* disabled */, 17, 18, 19, 20, flag == 1, bits32(21.0f),
+        bits64(22.0), bits32(0.375f), flag == 2, flag == 3, 1 /* there is a learning rate */, bits32(23.0f), bits64(0.5),
+        bits64(0.25), bits32(24.0f), bits32(0.75f), flag == 4, bits32(25.0f)};
     enum { WORDS = sizeof want / sizeof *want };
-    amp_scaler_desc fairseq;
-    amp_optimizer   x, y;
-    amp_scaler     *s;
-    ampi_control   *c;
-    stream          file;
-    size_t          i;
-    memset(&fairseq, 0, sizeof fairseq);
+    amp_optimizer x, y;
+    amp_scaler   *s;
+    ampi_control *c;
+    stream        file;
+    size_t        i;
+    CHECK_EQ_INT(SCALER_AT + (int)WORDS, TENSORS_AT);
     memset(&file, 0, sizeof file);
-    fairseq.preset = AMP_PRESET_FAIRSEQ;
-    little_start(&x, &fairseq, NULL);
+    little_start(&x, NULL, NULL);
     little_start(&y, NULL, NULL);
     CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
     s = amp_optimizer_scaler(&x);
     c = x.plan->control;
     fill_members(s, c, (int)flag);
-    s->tolerance = 0.625;
     CHECK_EQ_INT(save(&x, &file), AMP_OK);
     for (i = 0; i < WORDS; i++) {
         char what[32];
-        if (SCALER_AT + i == PRESET_AT + 1) continue;
         snprintf(what, sizeof what, "number %d", (int)i);
         test_eq_u64(__FILE__, __LINE__, what, word_get(word_at(&file, SCALER_AT + i)), want[i]);
     }
     CHECK_EQ_INT(load(&y, &file), AMP_OK); /* and they come back */
     CHECK_MEM(amp_optimizer_scaler(&y), s, sizeof *s);
-    CHECK_EQ_U64(y.plan->control->gate.step, 20);
-    CHECK_EQ_F32(y.plan->control->gate.inv_scale, 19.0f);
-    CHECK_EQ_F64(y.plan->control->norm, 21.0);
+    CHECK_EQ_U64(y.plan->control->gate.step, 17);
+    CHECK_EQ_F32(y.plan->control->gate.inv_scale, 21.0f);
+    CHECK_EQ_F64(y.plan->control->norm, 22.0);
     CHECK_EQ_U64(y.plan->control->nesterov, flag == 4);
     CHECK_EQ_U64(y.plan->control->gate.skip, flag == 1);
-    CHECK_EQ_F32(y.plan->control->rates.bias2, 30.0f);
-    CHECK_EQ_U64(y.plan->control->skipped_in_a_row, 32);
+    CHECK_EQ_F32(y.plan->control->rates.max_norm, 25.0f);
+    CHECK_EQ_U64(y.plan->control->skipped_in_a_row, 19);
     amp_optimizer_free(&x);
     amp_optimizer_free(&y);
     stream_free(&file);
@@ -2590,16 +2120,14 @@ TEST(rights, "manual: AMP_ERROR_WRITE where the directory may not be written to;
 #endif
 }
 
-TEST(not_ours, "law 9: a function that returns an error has changed nothing: a directory at "
-               "path.new stops a save, and is still there afterwards") {
+TEST(not_ours, "law 18: a directory at path.new stops no save, and is still there afterwards") {
     stream s;
     print  p;
     refusing_begin(AMP_KIND_OWN, &s, &p);
     choose_path("ours");
     CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
     CHECK_EQ_INT(mkdir(new_path, 0777), 0);
-    rig_step(&two, 3);
-    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_WRITE);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
     file_holds(the_path, &p.saved);
     CHECK(exists(new_path));
     rmdir(new_path);
@@ -2754,13 +2282,6 @@ TEST(errno_of_the_call, "law 18: errno is that of the call that failed, whatever
     errno = 0;
     CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, path), AMP_ERROR_WRITE);
     CHECK_EQ_INT(errno, ENOENT);
-    CHECK_EQ_INT(mkdir(the_path, 0777), 0);
-    CHECK_EQ_INT(mkdir(new_path, 0777), 0); /* in the way */
-    CHECK_EQ_INT(rmdir(the_path), 0);
-    errno = 0;
-    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_WRITE);
-    CHECK_EQ_INT(errno, HAVE_POSIX ? EEXIST : EACCES);
-    rmdir(new_path);
     two.opt.desc.allocator.release_fn = heap_free;
     refusing_end(&s, &p);
 }
@@ -2828,11 +2349,15 @@ TEST(full_disk, "law 18: a disk that is full, wherever a save comes to it: AMP_E
     refusing_end(&s, &p);
 }
 
-/* In place of the C library's, which every save asks: what has been flushed. */
-static int flushed_files, flushed_directories;
+/* In place of the C library's, which every save asks: what has been flushed; and what happens meanwhile, once. */
+static int  flushed_files, flushed_directories;
+static void (*while_flushing)(void);
 
 int fsync(int file) {
+    void (*const now)(void) = while_flushing;
     struct stat st;
+    while_flushing = NULL;
+    if (now) now();
     if (fstat(file, &st) == 0) {
         flushed_files += S_ISREG(st.st_mode);
         flushed_directories += S_ISDIR(st.st_mode);
@@ -2853,7 +2378,159 @@ TEST(flushed, "law 18: save flushes the file, and the directory that has its nam
     refusing_end(&s, &p);
 }
 
+static void save_one(void) {
+    CHECK(exists(new_path)); /* the other's */
+    CHECK_EQ_INT(amp_optimizer_save_file(&one.opt, the_path), AMP_OK);
+    CHECK(exists(new_path));
+}
+static void fail_one(void) {
+    CHECK(disk_leaves(".", 0));
+    CHECK_EQ_INT(amp_optimizer_save_file(&one.opt, the_path), AMP_ERROR_WRITE);
+    CHECK(disk_is_free());
+}
+
+TEST(two_savers, "law 12: several savers of one path never leave a torn file: one saves, or fails, while another flushes; each "
+                 "that returns AMP_OK was there whole, and nothing is left beside it") {
+    char   other[600];
+    stream s;
+    print  p;
+    int    fails;
+    for (fails = 0; fails < 2; fails++) {
+        refusing_begin(AMP_KIND_ADAMW, &s, &p);
+        rig_start_other(&one, &two.opt.desc);
+        choose_path("savers");
+        snprintf(other, sizeof other, "%s1", new_path);
+        CHECK_EQ_INT(amp_optimizer_save_file(&one.opt, the_path), AMP_OK);
+        while_flushing = fails ? fail_one : save_one;
+        CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+        CHECK(while_flushing == NULL);
+        file_holds(the_path, &p.saved);
+        CHECK(!exists(new_path) && !exists(other));
+        remove(the_path);
+        amp_optimizer_free(&one.opt);
+        refusing_end(&s, &p);
+    }
+}
+
+TEST(left_over, "law 12: what killed savers have left is removed by the next save, whatever it is: files, a link, of which the "
+                "target stays; what another save has locked is not") {
+    char   left[4][600], target[600];
+    stream s;
+    print  p;
+    int    k, file;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    choose_path("left");
+    snprintf(target, sizeof target, "%s.target", the_path);
+    for (k = 0; k < 4; k++) snprintf(left[k], sizeof left[k], k ? "%s.new%d" : "%s.new", the_path, k);
+    write_text(target, "precious");
+    for (k = 0; k < 4; k++)
+        if (k == 2) CHECK_EQ_INT(symlink(strrchr(target, '/') + 1, left[k]), 0);
+        else write_text(left[k], "half a state");
+    file = open(left[1], O_WRONLY);
+    CHECK_EQ_INT(flock(file, LOCK_EX | LOCK_NB), 0);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    file_holds(the_path, &p.saved);
+    for (k = 0; k < 4; k++) CHECK(is_link(left[k]) + exists(left[k]) == (k == 1));
+    close(file);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    CHECK(!exists(left[1]));
+    {
+        stream text;
+        memset(&text, 0, sizeof text);
+        read_file(target, &text);
+        CHECK_EQ_U64(text.size, 8);
+        stream_free(&text);
+    }
+    remove(target);
+    remove(the_path);
+    refusing_end(&s, &p);
+}
+
+TEST(long_paths, "manual: a name of 255 bytes, in letters of several bytes, too, and a path of 4079 are saved; a longer one is "
+                 "AMP_ERROR_TOO_LARGE") {
+    char   dir[200], deep[4200], back[4200], name[300];
+    size_t length, k;
+    stream s;
+    print  p;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    choose_path("deep");
+    snprintf(dir, sizeof dir, "%s", the_path);
+    CHECK_EQ_INT(mkdir(dir, 0777), 0);
+    for (k = 0; k < 4; k++) { /* letters of 1 to 3 bytes, so that the name may be cut anywhere in one */
+        static const char *const letters[] = {"x", "\xc3\xa4", "\xe2\x82\xac", "\xe2\x82\xac"};
+        name[0] = 'n', name[k == 3] = 'n', name[1 + (k == 3)] = '\0';
+        while (strlen(name) + strlen(letters[k]) <= 255) strcat(name, letters[k]);
+        while (strlen(name) < 255) strcat(name, "y");
+        snprintf(deep, sizeof deep, "%s/%s", dir, name);
+        CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, deep), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, deep), AMP_OK);
+        remove(deep);
+    }
+    snprintf(deep, sizeof deep, "%s", dir);
+    for (length = strlen(deep); length + 201 < 4079; length = strlen(deep)) { /* directories in directories */
+        memset(deep + length, 'd', 200);
+        deep[length] = '/', deep[length + 200] = '\0';
+        CHECK_EQ_INT(mkdir(deep, 0777), 0);
+    }
+    strcpy(back, deep);
+    memset(deep + length, 'f', sizeof deep - length);
+    deep[length] = '/', deep[4080] = '\0';
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, deep), AMP_ERROR_TOO_LARGE);
+    deep[4079] = '\0';
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, deep), AMP_OK);
+    file_holds(deep, &p.saved);
+    remove(deep);
+    for (; strlen(back) > strlen(dir); *strrchr(back, '/') = '\0') CHECK_EQ_INT(rmdir(back), 0);
+    CHECK_EQ_INT(rmdir(dir), 0);
+    refusing_end(&s, &p);
+}
+
+static void save_for_ever(rig *r, uint32_t k) {
+    for (;; k++) {
+        rig_step(r, k);
+        if (amp_optimizer_save_file(&r->opt, the_path) != AMP_OK) _exit(1);
+    }
+}
+
+TEST(savers_killed, "law 12: four savers of one path, killed again and again: it holds a whole state of one of them, each time; "
+                    "the next save leaves nothing beside it") {
+    const long         rounds = test_amount("AMP_KILLS", test_state.quick ? 20 : 60);
+    amp_optimizer_desc desc   = desc_of(AMP_KIND_ADAMW, AMP_PRESET_DEFAULT);
+    char               left[600];
+    pid_t              savers[4];
+    long               round;
+    int                k, status, lost = 0;
+    choose_path("four");
+    rig_start(&one, &desc, 1, 0);
+    CHECK_EQ_INT(amp_optimizer_save_file(&one.opt, the_path), AMP_OK);
+    fflush(stdout);
+    for (round = 0; round < rounds; round++) {
+        for (k = 0; k < 4; k++)
+            if ((savers[k] = fork()) == 0) save_for_ever(&one, (uint32_t)(round * 4 + k));
+        if (savers[3] < 0) SKIP("fork failed");
+        usleep((useconds_t)(2000 + 700 * (round % 15) + 37 * (round % 19)));
+        for (k = 0; k < 4; k++) {
+            CHECK_EQ_INT(kill(savers[k], SIGKILL), 0);
+            CHECK_EQ_INT(waitpid(savers[k], &status, 0), savers[k]);
+            CHECK(WIFSIGNALED(status)); /* and had no save that failed */
+        }
+        lost += amp_optimizer_load_file(&one.opt, the_path) != AMP_OK;
+    }
+    CHECK_EQ_INT(lost, 0);
+    CHECK_EQ_INT(amp_optimizer_save_file(&one.opt, the_path), AMP_OK);
+    for (k = 0; k < 8; k++) {
+        snprintf(left, sizeof left, k ? "%s.new%d" : "%s.new", the_path, k);
+        CHECK(!exists(left));
+    }
+    remove(the_path);
+    rig_end(&one);
+}
+
 #else
+TEST(two_savers, "law 12: several savers of one path") { SKIP(POSIX_WHY); }
+TEST(left_over, "law 12: what killed savers have left") { SKIP(POSIX_WHY); }
+TEST(long_paths, "manual: a path of 4079 bytes") { SKIP(POSIX_WHY); }
+TEST(savers_killed, "law 12: four savers of one path, killed") { SKIP(POSIX_WHY); }
 TEST(errno_while_writing, "law 18: errno of a link that leads round") { SKIP(POSIX_WHY); }
 TEST(full_disk, "law 18: a disk that is full") { SKIP(POSIX_WHY); }
 TEST(flushed, "law 18: save flushes file and directory") { SKIP(POSIX_WHY); }
@@ -2872,10 +2549,6 @@ TEST(open_step_keeps, "law 18: a save that is refused touches no file: during a 
     CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_STEP_OPEN);
     CHECK(exists(new_path) && !exists(the_path));
     CHECK_EQ_INT(amp_optimizer_end_step(&two.opt), AMP_OK);
-    amp_optimizer_scaler(&two.opt)->growth_factor = 0.5; /* which load would refuse */
-    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_INVALID_CONFIG);
-    CHECK(exists(new_path) && !exists(the_path));
-    amp_optimizer_scaler(&two.opt)->growth_factor = 3.0;
     remove(new_path);
     memset(path, 'a', sizeof path);
     path[sizeof path - 1] = '\0';
@@ -2997,7 +2670,7 @@ TEST(misuse, "law 16: misuse is answered: NULL, before init, before prepare, dur
 
 TEST(results_differ, "law 16: distinct results have distinct sentences") {
     int i, j;
-    for (i = AMP_OK; i <= AMP_ERROR_STALE; i++) {
+    for (i = AMP_OK; i <= AMP_ERROR_CUBLAS; i++) {
         CHECK(strcmp(amp_result_string((amp_result)i), "unknown result") != 0);
         for (j = 0; j < i; j++)
             CHECK(strcmp(amp_result_string((amp_result)i), amp_result_string((amp_result)j)) != 0);
@@ -3492,34 +3165,23 @@ int main(int argc, char **argv) {
     RUN_FRESH(torn);
     RUN_FRESH(newer);
     RUN_FRESH(bodies);
-    RUN_FRESH(too_old);
     RUN_FRESH(foreign);
-    RUN_FRESH(kahan);
-    RUN_FRESH(no_scale_is_filed);
-    RUN_FRESH(insane_scaler);
-    RUN_FRESH(insane_scale);
-    RUN_FRESH(insane_config);
+    RUN_FRESH(formats_named);
+    RUN_FRESH(any_number);
     RUN_FRESH(mismatch);
     RUN_FRESH(moments_elsewhere);
     RUN_FRESH(no_tensors);
     RUN_FRESH(lr_travels);
+    RUN_FRESH(whose_scaler);
+    RUN_FRESH(moments_missing);
     RUN_FRESH(longer);
-    RUN_FRESH(disabled_is_the_loaders);
-    RUN_FRESH(insane_numbers);
-    RUN_FRESH(bounds);
-    RUN_FRESH(within_bounds);
-    RUN_FRESH(made_of_nothing);
-    RUN_FRESH(minus_zero);
-    RUN_FRESH(padding);
     RUN_FRESH(name_behind_the_end);
     RUN_FRESH(large_integers);
     RUN_FRESH(row_of_skips);
-    RUN_FRESH(save_refuses);
     RUN_FRESH(own_tensors);
     RUN_FRESH(mismatch_named);
     RUN_FRESH(golden_written);
     RUN_FRESH(golden_read);
-    RUN_FRESH(old_files);
     RUN_FRESH(layout);
     RUN_FRESH(members);
     RUN_FRESH(blocks);
@@ -3541,6 +3203,10 @@ int main(int argc, char **argv) {
     RUN_FRESH(full_disk);
     RUN_FRESH(open_step_keeps);
     RUN_FRESH(flushed);
+    RUN_FRESH(two_savers);
+    RUN_FRESH(left_over);
+    RUN_FRESH(long_paths);
+    RUN_FRESH(savers_killed);
     RUN_FRESH(killed);
     RUN_FRESH(misuse);
     RUN_FRESH(results_differ);
