@@ -19,16 +19,16 @@ typedef enum goal {
 } goal;
 
 static const char *const promises[NUM_GOALS] = {
-    "what load accepts stays what load accepts",
+    "an update makes of a possible scaler a possible one",
     "no scale is NaN or negative",
     "the scale stays between its limits, and a step past one ends on it",
-    "DEFAULT, STATIC: scale and 1 / scale stay normal numbers",
+    "DEFAULT, STATIC, NONE: scale and 1 / scale stay normal numbers",
     "after found_inf the scale does not grow, and it moves by its factor",
     "it grows at the last good update of an interval, counted from growth or overflow, and then only",
     "hysteresis: 1 to N left; it backs off at the last one, and is refilled by the preset's rule",
     "good, skipped, in a row, growths, backoffs and stuck count what has happened",
     "1, 2 and 2^32 - 1 in found_inf are one skip, however much was checked",
-    "factors, interval, limits, preset and rules are kept; found_inf and checked cleared",
+    "factors, interval, limits and preset are kept; found_inf and checked cleared",
     "with nothing checked an update is refused, and nothing has changed",
     "a disabled scaler counts, and moves nothing",
     "the scales of the set lead to scales of the set",
@@ -56,11 +56,11 @@ static int64_t growth_in(const amp_scaler *s) {
     const int64_t n = s->growth_interval, raw = s->growth_tracker, t = raw < INT32_MAX ? raw : raw - 1;
     if (n <= 0) return 0;
     switch ((amp_preset)s->preset) {
-    case AMP_PRESET_STATIC: return 0;
+    case AMP_PRESET_STATIC: case AMP_PRESET_NONE: return 0;
     case AMP_PRESET_TF_KERAS: return t < n ? n - t : 1;           /* an interval that was lowered: at once  */
     case AMP_PRESET_FLAX: return raw <= n ? n + 1 - raw : 0;      /* N good ones go before                  */
     case AMP_PRESET_JMP: return raw == n - 1 ? 1 : 1 + n - (raw + 1) % n;          /* counts modulo N       */
-    case AMP_PRESET_DEEPSPEED: case AMP_PRESET_FAIRSEQ:
+    case AMP_PRESET_DEEPSPEED:
     case AMP_PRESET_DEEPSPEED_CONSECUTIVE: return n - t % n;      /* multiples of N since the last overflow */
     case AMP_PRESET_DEEPSPEED_FUSED: return t ? n - (t - 1) % n : n + 1;
     default: return t < n ? n - t : 0;                            /* equal, so one that is beyond does not  */
@@ -80,7 +80,7 @@ static int is_normal(float x) { return x >= 0x1p-126f && x <= 0x1.fffffep127f; }
 static double kept(const amp_scaler *s, double x) {
     switch ((amp_preset)s->preset) {
     case AMP_PRESET_APEX: case AMP_PRESET_DEEPSPEED: case AMP_PRESET_DEEPSPEED_CONSECUTIVE:
-    case AMP_PRESET_DEEPSPEED_FUSED: case AMP_PRESET_MXNET: case AMP_PRESET_FAIRSEQ: return x;
+    case AMP_PRESET_DEEPSPEED_FUSED: case AMP_PRESET_MXNET: return x;
     default: return (double)(float)x;
     }
 }
@@ -99,25 +99,13 @@ static int is_refilled(const amp_scaler *s, int grows) {
     }
 }
 
-static int is_safe(const amp_scaler *s) {
-    return s->preset == AMP_PRESET_DEFAULT || s->preset == AMP_PRESET_STATIC;
-}
+static int is_fixed(const amp_scaler *s) { return s->preset == AMP_PRESET_STATIC || s->preset == AMP_PRESET_NONE; }
+static int is_safe(const amp_scaler *s) { return s->preset == AMP_PRESET_DEFAULT || is_fixed(s); }
 
-/* FAIRSEQ: are overflows, this one too, fewer than the tolerated share of updates? */
-static int is_tolerated(const amp_scaler *s) {
-    return s->preset == AMP_PRESET_FAIRSEQ &&
-           (double)(s->overflows_since + 1) / (double)(s->updates_since + 1) < s->tolerance;
-}
-
-/* Where backing off ends: at min_scale; FAIRSEQ above it, MARIAN there or with one that began above it. */
+/* Where backing off ends: at min_scale. */
 static double lowered(const amp_scaler *s, double live) {
     const double next = kept(s, s->backoff_factor > 0.0 ? live * s->backoff_factor : live / s->growth_factor);
-    const double min  = (double)s->min_scale;
-    switch ((amp_preset)s->preset) {
-    case AMP_PRESET_FAIRSEQ: return next > min ? next : live;
-    case AMP_PRESET_MARIAN: return live > min ? next : live;
-    default: return next > min ? next : min;
-    }
+    return next > (double)s->min_scale ? next : (double)s->min_scale;
 }
 
 /* ------------------------------------------------------------------------------------- one update */
@@ -129,8 +117,7 @@ static void check_scale(const amp_scaler *a, const amp_scaler *b) {
     const double live = a->next_scale, next = b->next_scale, min = (double)a->min_scale;
     const double max = a->max_scale > 0.0f ? (double)a->max_scale : (double)INFINITY;
     const int    skip = a->found_inf != 0, grows = !skip && growth_in(a) == 1;
-    const int    backs = skip && a->hysteresis_tracker == 1 && a->preset != AMP_PRESET_STATIC &&
-                       !is_tolerated(a);
+    const int    backs = skip && a->hysteresis_tracker == 1 && !is_fixed(a);
     double       expected = live;
     if (grows) {
         expected = live * a->growth_factor;
@@ -141,7 +128,7 @@ static void check_scale(const amp_scaler *a, const amp_scaler *b) {
     if (backs) expected = lowered(a, live);
     hold(NUMBERS, is_number(b->next_scale) && is_number((double)b->scale), a);
     hold(RANGE, (live > max || next <= max) && (live < min || next >= (backs ? lowered(a, live) : min)), a);
-    if (a->preset != AMP_PRESET_MARIAN) hold(RANGE, live < min || next >= min, a);
+    hold(RANGE, live < min || next >= min, a);
     if (is_safe(a)) {
         hold(RANGE, b->scale >= a->min_scale && b->scale <= a->max_scale, a);
         hold(NORMAL, is_normal(b->scale) && is_normal((float)(1.0 / (double)b->scale)), a);
@@ -157,8 +144,6 @@ static void check_scale(const amp_scaler *a, const amp_scaler *b) {
     else if (a->growth_tracker < INT32_MAX - 1) hold(INTERVAL, growth_in(b) == (growth_in(a) ? growth_in(a) - 1 : 0), a);
     hold(HYSTERESIS, b->hysteresis_tracker == (skip ? a->hysteresis_tracker - (a->hysteresis_tracker > 1)
                                                : is_refilled(a, grows) ? a->hysteresis : a->hysteresis_tracker), a);
-    hold(COUNTS, b->updates_since == (grows || backs ? 0 : a->updates_since + 1) &&
-                     b->overflows_since == (backs ? 0 : a->overflows_since + (unsigned)skip), a);
     hold(COUNTS, b->growths == a->growths + (grows && next > live) && b->backoffs == a->backoffs + (backs && next < live) &&
                      b->stuck == (a->stuck || (backs && !(next < live))), a);
 }
@@ -180,17 +165,15 @@ static int place_of(double x) {
     return low;
 }
 
-/* What load accepts, beside other numbers that it accepts, but for what updates bear: an interval of 0 or less, and
-   counters that go round. */
+/* Can init, updates and users have made this scaler? An interval may be any. */
 static int sane(const amp_scaler *s) {
-    static ampi_state state;
-    ampi_control     *c = &state.control;
-    c->scaler         = *s;
-    c->scaler.skipped = c->scaler.updates_since = c->scaler.overflows_since = 0;
-    if (s->growth_interval < 1) c->scaler.growth_interval = 1;
-    c->clip_factor = c->rates.eps = 1.0f;
-    c->beta1 = c->beta2 = 0.5;
-    return ampi_fields_ok(&state, NULL) && ampi_scaler_sane(s, NULL);
+    const float next = (float)s->next_scale;
+    if (!is_number(s->next_scale) || !is_number((double)s->scale) || s->growth_tracker < 0 || s->hysteresis < 1 ||
+        s->hysteresis_tracker < 1 || s->hysteresis_tracker > s->hysteresis || s->stuck > 1 || s->growth_factor < 1.0)
+        return 0;
+    if (s->disabled) return s->scale >= 1.0f && s->scale <= 1.0f;
+    if (is_safe(s) && !(s->scale >= s->min_scale && s->scale <= s->max_scale)) return 0;
+    return s->preset == AMP_PRESET_MXNET || memcmp(&next, &s->scale, 4) == 0;
 }
 
 static int is_member(double x) { return place_of(x) < num_scales && scales[place_of(x)] <= x; }
@@ -203,9 +186,8 @@ static void check_update(const amp_scaler *a, const amp_scaler *b) {
                      b->skipped_in_a_row == (skip ? a->skipped_in_a_row + 1 : 0), a);
     hold(KEPT, memcmp(&a->growth_factor, &b->growth_factor, 16) == 0 && a->growth_interval == b->growth_interval &&
                    a->hysteresis == b->hysteresis && memcmp(&a->min_scale, &b->min_scale, 8) == 0 &&
-                   a->preset == b->preset && a->rules == b->rules && memcmp(&a->tolerance, &b->tolerance, 8) == 0 &&
-                   b->found_inf == 0 && b->checked == 0, a);
-    if (a->rules & AMPI_DISABLED) return;
+                   a->preset == b->preset && a->disabled == b->disabled && b->found_inf == 0 && b->checked == 0, a);
+    if (a->disabled) return;
     hold(CLOSED, is_member(b->next_scale), a);
     check_scale(a, b);
 }
@@ -222,7 +204,7 @@ static void check_state(amp_scaler *s) {
             a.found_inf = found[f];
             a.checked   = checked[c];
             b           = a;
-            if (!found[f] && !checked[c] && !(a.rules & AMPI_DISABLED)) {
+            if (!found[f] && !checked[c] && !(a.disabled)) {
                 hold(UNCHECKED, amp_scaler_update(&b) == AMP_ERROR_BAD_STATE && same(&a, &b), &a);
                 continue;
             }
@@ -230,7 +212,7 @@ static void check_state(amp_scaler *s) {
             check_update(&a, &b);
             if (f == 1 && c == 0) skipped = b;
             else if (f) hold(ONE_SKIP, same(&b, &skipped), &a);
-            if (a.rules & AMPI_DISABLED)
+            if (a.disabled)
                 hold(DISABLED, b.scale >= 1.0f && b.scale <= 1.0f && b.growth_tracker == a.growth_tracker &&
                                    memcmp(&b.next_scale, &a.next_scale, 8) == 0 && b.growths == a.growths &&
                                    b.hysteresis_tracker == a.hysteresis_tracker && b.stuck == a.stuck &&
@@ -265,7 +247,7 @@ static void collect(amp_scaler s) {
     put((double)INFINITY);
     if (s.min_scale > 0.0f) put((double)s.min_scale);
     if (s.max_scale > 0.0f) put((double)s.max_scale);
-    for (x = s.rules & AMPI_WIDE ? 0x1p-1074 : 0x1p-149; x <= (s.rules & AMPI_WIDE ? 0x1p1023 : 0x1p127); x *= 2.0)
+    for (x = ampi_rules(&s) & AMPI_WIDE ? 0x1p-1074 : 0x1p-149; x <= (ampi_rules(&s) & AMPI_WIDE ? 0x1p1023 : 0x1p127); x *= 2.0)
         if (place(&s, x)) put(x);
     for (n = -1; n != num_scales;) {
         n = num_scales;
@@ -285,18 +267,6 @@ static void collect(amp_scaler s) {
     }
 }
 
-/* Tolerances, and counts around what they let pass. */
-static void check_counts(amp_scaler *s, int classes) {
-    static const struct { double tolerance; uint64_t updates, overflows; } counts[] = {
-        {0.0, 0, 0}, {0.25, 3, 0}, {0.25, 4, 0}, {1.0, 1, 1}, {1.0, 3, 1}, {0.5, UINT64_MAX, 5}};
-    while (classes--) { /* the last is that of presets without */
-        s->updates_since   = counts[classes].updates;
-        s->overflows_since = counts[classes].overflows;
-        s->tolerance       = counts[classes].tolerance;
-        check_state(s);
-    }
-}
-
 static void check_trackers(amp_scaler *s) {
     const int64_t n = s->growth_interval, seen[] = {0, 1, 2, 3, n - 2, n - 1, n, n + 1, 2 * n - 1, 2 * n, 2 * n + 1,
                                                     INT32_MAX - 1, INT32_MAX};
@@ -308,7 +278,7 @@ static void check_trackers(amp_scaler *s) {
         s->stuck          = (uint32_t)i & 1u;
         for (h = 1; h <= s->hysteresis; h++) {
             s->hysteresis_tracker = h;
-            check_counts(s, s->preset == AMP_PRESET_FAIRSEQ && i < 3 ? 6 : 1);
+            check_state(s);
         }
     }
 }
@@ -320,7 +290,7 @@ static void check_row(amp_scaler s) {
     for (i = 0; i < num_scales; i++) {
         if (!place(&s, scales[i])) continue;
         check_trackers(&s);
-        for (k = 0; k < 4 && (s.rules & AMPI_DELAY); k++) { /* the scale is that of an update before */
+        for (k = 0; k < 4 && (ampi_rules(&s) & AMPI_DELAY); k++) { /* the scale is that of an update before */
             s.scale = also[k];
             check_trackers(&s);
         }
@@ -331,6 +301,7 @@ static void check_row(amp_scaler s) {
 static void check_rows(int preset, int step, int *row) {
     static const int    intervals[]  = {INT32_MIN, 0, 1, 2, 3, 2000, INT32_MAX};
     static const float  limits[][2]  = {{-1.0f, -1.0f}, {0.0f, 0.0f}, {0.125f, 32.0f}}; /* -1: the preset's */
+    const int           none         = preset == AMP_PRESET_NONE;
     const int           safe         = preset == AMP_PRESET_DEFAULT || preset == AMP_PRESET_STATIC;
     static const double factors[][2] = {{2.0, 0.5}, {4.0, 0.0}, {1.0, 1.0}, {0x1p1023, 0x1p-1074}};
     amp_scaler_desc     desc;
@@ -344,7 +315,7 @@ static void check_rows(int preset, int step, int *row) {
             for (f = 0; f < 4; f++)
                 for (h = 1; h <= 3; h += 2) {
                     hold(SANE, amp_scaler_init(&s, &desc) == AMP_OK && sane(&s), &s);
-                    if (h > 1 && !(s.rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) continue;
+                    if (h > 1 && !(ampi_rules(&s) & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) continue;
                     if ((*row)++ % step) continue;
                     rows++;
                     s.growth_interval = intervals[i];
@@ -352,7 +323,7 @@ static void check_rows(int preset, int step, int *row) {
                     s.growth_factor   = factors[f][0];
                     s.backoff_factor  = factors[f][1];
                     if (f == 1 && !ampi_presets[preset].one_factor) s.backoff_factor = 0.25;
-                    if (limits[k][0] >= 0.0f) s.min_scale = limits[k][0], s.max_scale = limits[k][1];
+                    if (limits[k][0] >= 0.0f && !none) s.min_scale = limits[k][0], s.max_scale = limits[k][1];
                     if (safe && k == 1) s.min_scale = 0x1p-126f, s.max_scale = 0x1p126f; /* none is not theirs */
                     s.skipped = UINT64_MAX; /* a counter goes round */
                     before = states;
