@@ -43,7 +43,7 @@
        >>impl     the code, by the same names; instruction sets (tiers) last. AVX2's kernel is
                   that of >>impl kernels: make tier TIER=avx2 prints it
 
-   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32 masters
+   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 masters
    with fp16 or bf16 copies; steps around your optimizer, and fused ones; clipping; bitwise save
    and load; products of mixed types; autocast; reports. It runs on a CPU with nothing else and,
    with amp_kernels.cu, on NVIDIA GPUs; steps have the same bits on both.
@@ -263,68 +263,15 @@
    Threads  No object locks itself: one thread at a time may use an object. Different objects may
             be used from different threads, unless they share a scaler.
    Versions From 1.0 on, a name above "Stop here" keeps its meaning, a preset its rules, a step
-            its bits, AMP_PROBLEM_SIZE its 200; later releases read all files that one has saved.
-            Before a name is removed, one release still supports it and names it in History.
-            Struct sizes and private members may change with any release: compile all units that
-            share an object with one header. Before 1.0 presets, bits of steps and files are kept
-            since 0.6.0. Names may change: History says what to write instead, and your compiler
-            flags each change except one, the meaning of NULL in rebind_all (0.7.0). Experimental
-            until a GPU has run them: amp_kernels.cu, amp_cuda_* and what cuBLAS sums.
+            its bits, AMP_PROBLEM_SIZE its 200. Every 1.x reads the state files that an earlier 1.x
+            has saved (format version 1), and the bytes of its amp_scaler and amp_gate, whose sizes
+            and offsets stay. Sizes of other structs may change with any release: compile all units
+            that share an object with one header. Experimental until a GPU has run them:
+            amp_kernels.cu, amp_cuda_* and what cuBLAS sums.
 
    >>history
-       0.9.0  New: AMP_PRESET_NONE: scale 1, never moves, bad steps are still skipped; a file has
-              it as STATIC. A session's dtype and policy. In a report: the scaler, the type of each
-              gradient, and how many weights are not finite. amp_tensor.own: tensors of your own
-              optimizer (Muon) beside AdamW's behind one check, norm, clip factor and skip; files
-              with such have a flag, for which 0.7.0 takes them for newer.
-              Small products and few rows are multiplied where they lie. The bits of a row of C no
-              longer depend on m (>>numbers): products of bf16 have other bits in the tier
-              "avx512_bf16" if m or n is 1 or m n k below 2^15; a scope of bf16 rounds by n and k.
-              gcc compiles amp.h at one level, whatever -O says; -std=c89 and -ansi are one error.
-              In code for 0.7.0 change:
-                  amp_optimizer_advice          amp_report_advice and its codes, in
-                                                examples/amp_report.h
-                  amp_scaler_unscale(s, x,      amp_scaler_unscale(s, x, x,
-                  amp_scaler_unscale_to(        amp_scaler_unscale(, the same arguments
-                  amp_scaler_scale_loss(s, x)   x * s->scale
-                  amp_scaler_step(s, f, user)   if (!s->found_inf) f(user)
-                  amp_stats, amp_desc_from_env  amp_grad_stats, amp_optimizer_desc_from_env
-                  amp_tensor.moment1, .moment2  amp_optimizer_set_moments, after prepare; in
-                                                shards of this rank's range
-                  amp_allocator: alloc_fn,      allocate_fn, release_fn, user: the first argument
-                    free_fn, user_data          of both
-                  amp_ranks.sum_fn(user, sums,  reduce_fn(user, sums, num_sums, maxima,
-                    count, flags)               num_maxima)
-                  amp_session_start(s, backend, amp_session_start(s, &desc), an amp_session_desc;
-                    bytes, allocator, scaler)   NULL: defaults
-              Files of 0.1 to 0.5 are AMP_ERROR_UNSUPPORTED: load them with 0.7.0 and save anew.
-              AdamW with first_step above 0 is AMP_ERROR_BAD_STATE until moments were set or loaded.
-              Repairs that your program may notice: a C file that gcc compiles with -Ofast keeps
-              __FAST_MATH__ behind amp.h, and so the vector functions of <math.h>. Each call that
-              returns a result writes desc.problem. AMP_DTYPE=fp16 or AMP_ENABLE=1 turns the loss
-              scale on, also where desc had fp32 and no scale. An AMP_DTYPE of 16 bits goes over
-              what a program said of op:gemm, and ends its `off`, as AMP_ENABLE=1 does. A session
-              whose AMP_POLICY asks for fp16 has a loss scale. AMP_ENABLE=0 works with desc.storage.
-              A wrong AMP_DTYPE is AMP_ERROR_INVALID_CONFIG of a session, too. amp_scaler_unscale
-              refuses arrays that overlap in part. With AMP_CBLAS on Apple a scope leaves fp32
-              products to Accelerate. With AMP_NO_RANKS a set of files is AMP_ERROR_UNSUPPORTED.
-              Repairs of files: a number that no run can have, padding, or bytes behind the end are
-              AMP_ERROR_CORRUPT, and no save writes such a number. Ranks that look for spikes load
-              a set only if all of its files have a report, or none. Sets at steps of 9e15 and more
-              are saved and loaded. A set over files of another version is refused. A report on
-              another number of ranks is the one with most overflows. Carry works after a load.
-              Other repairs: casts of a session read nothing between rows or matrices. A prepare
-              that is refused writes to no model. A begin_step that a capture refuses leaves no
-              kernel in the graph. aarch64_be is plain C. The smallest momentum has its moment where
-              subnormals count as 0.
-       0.7.0  New: BFMMLA, the tier "neon_bf16": where AArch64 has it (Linux, macOS), products of
-              bf16 have other bits, unless amp_cpu_force_tier("neon") is called. One name for the
-              fused steps, text of reports in examples/amp_report.h, the weight cache in the
-              session. State files have version 6, which 0.6.0 refuses as newer; its own are read,
-              except those of AMP_FORMAT_KAHAN.
-       Older  0.6.0 has amp_matmul, amp_linear and Lion, 0.5.0 ranks, sparse gradients, storage
-              formats and reports, 0.4.0 amp_gemm_ex and fast products, 0.3.0 CUDA and autocast.
-              Each release's own History has a line for each name that it changed. */
+       1.0.0 is the first release. It has what the table of contents lists; the format of state
+       files is version 1. */
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 9
@@ -654,25 +601,30 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* A state is what decides how training goes on: masters, moments, step count, scaler, learning
    rate, the numbers of the desc and of tensors. Load replaces them all, except: the learning rate
-   stays if the file has none, and the scaler starts afresh if only the file's was disabled.
+   stays if the file has none.
    Not in the file: gradients, what your optimizer stores, your data's order, and model copies,
-   which are written from masters, so dtype may differ. Files since 0.6.0 are read; all machines
-   have one format (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns
-   false. Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
+   which are written from masters, so dtype may differ. The format is version 1; all machines have
+   one (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
+
+   The scaler is the file's, unless only one of file and desc has a scale that moves, or only one
+   is disabled: then it starts afresh, as desc says. After a load that changes the scale, read it
+   before the next step, or that is AMP_ERROR_BAD_STATE; not needed where both scales move. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Save; load into a prepared optimizer with the same tensors (names, sizes, kind). Load reads and
-   verifies all before it changes anything, in as much memory as was saved. _UNSUPPORTED: a file
-   from before 0.6.0 (0.7.0 loads it and saves it anew). _CORRUPT and _MISMATCH: desc.problem
-   names the number that is impossible, or the tensor. */
+   verifies all before it changes anything, in as much memory as was saved. Sums tell damaged
+   bytes: _CORRUPT. _MISMATCH: desc.problem names the tensor, and what differs. _NEWER: a later
+   format, flag or preset. Neither call judges the value of a number. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
 /* To and from a file. More errors: _NOT_FOUND, _TRUNCATED; _CORRUPT for bytes behind the end.
    Saving writes path.new, flushes it and renames it: whenever the machine stops, path holds the
-   old state or the new one (POSIX, Windows). On POSIX saving follows a symbolic link, keeps the
-   mode of a file, and refuses what is no file: _UNSUPPORTED. A path has less than 4096 bytes. */
+   old state or the new one, whole (POSIX, Windows), also where several programs save to one path:
+   each has a file of its own (path.new, path.new1 ...), and the last to rename it wins. What a
+   killed save has left, the next one removes. On POSIX saving follows a symbolic link, keeps the
+   mode of a file, and refuses what is no file: _UNSUPPORTED. A path has less than 4080 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -723,8 +675,8 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
 /* Stop here, unless you want a step in several calls, batches of products, several ranks, reports
-   or autocast. From 1.0 on the names above stay as they are. Names below may still change, with a
-   line in History; so may CUDA, until a GPU has run it. */
+   or autocast. From 1.0 on the names above stay as they are. Names below may still change; so may
+   CUDA, until a GPU has run it. */
 
 /* ------------------------------------------------------------------ >>api  cuda
    Functions of amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on
@@ -1585,29 +1537,18 @@ AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(am
 #define AMPI_OFFSET(type, member, at) \
     AMPI_STATIC_ASSERT(ampi_##member##_stays_where_it_is, offsetof(type, member) == at)
 AMPI_STATIC_ASSERT(ampi_gate_keeps_its_size, sizeof(amp_gate) == 32);
-AMPI_OFFSET(amp_gate, skip, 0);
-AMPI_OFFSET(amp_gate, inv_scale, 4);
-AMPI_OFFSET(amp_gate, step, 8);
 AMPI_STATIC_ASSERT(ampi_scaler_keeps_its_size, sizeof(amp_scaler) == 144);
-AMPI_OFFSET(amp_scaler, scale, 0);
-AMPI_OFFSET(amp_scaler, found_inf, 4);
-AMPI_OFFSET(amp_scaler, checked, 8);
-AMPI_OFFSET(amp_scaler, stuck, 12);
-AMPI_OFFSET(amp_scaler, good, 16);
-AMPI_OFFSET(amp_scaler, skipped, 24);
-AMPI_OFFSET(amp_scaler, skipped_in_a_row, 32);
-AMPI_OFFSET(amp_scaler, growths, 40);
-AMPI_OFFSET(amp_scaler, backoffs, 48);
-AMPI_OFFSET(amp_scaler, growth_factor, 56);
-AMPI_OFFSET(amp_scaler, backoff_factor, 64);
-AMPI_OFFSET(amp_scaler, growth_interval, 72);
-AMPI_OFFSET(amp_scaler, growth_tracker, 76);
-AMPI_OFFSET(amp_scaler, hysteresis, 80);
-AMPI_OFFSET(amp_scaler, hysteresis_tracker, 84);
-AMPI_OFFSET(amp_scaler, min_scale, 88);
-AMPI_OFFSET(amp_scaler, max_scale, 92);
-AMPI_OFFSET(amp_scaler, preset, 96);
-AMPI_OFFSET(amp_scaler, disabled, 100);
+AMPI_OFFSET(amp_gate, skip, 0); AMPI_OFFSET(amp_gate, inv_scale, 4);
+AMPI_OFFSET(amp_gate, step, 8); AMPI_OFFSET(amp_scaler, scale, 0);
+AMPI_OFFSET(amp_scaler, found_inf, 4); AMPI_OFFSET(amp_scaler, checked, 8);
+AMPI_OFFSET(amp_scaler, stuck, 12); AMPI_OFFSET(amp_scaler, good, 16);
+AMPI_OFFSET(amp_scaler, skipped, 24); AMPI_OFFSET(amp_scaler, skipped_in_a_row, 32);
+AMPI_OFFSET(amp_scaler, growths, 40); AMPI_OFFSET(amp_scaler, backoffs, 48);
+AMPI_OFFSET(amp_scaler, growth_factor, 56); AMPI_OFFSET(amp_scaler, backoff_factor, 64);
+AMPI_OFFSET(amp_scaler, growth_interval, 72); AMPI_OFFSET(amp_scaler, growth_tracker, 76);
+AMPI_OFFSET(amp_scaler, hysteresis, 80); AMPI_OFFSET(amp_scaler, hysteresis_tracker, 84);
+AMPI_OFFSET(amp_scaler, min_scale, 88); AMPI_OFFSET(amp_scaler, max_scale, 92);
+AMPI_OFFSET(amp_scaler, preset, 96); AMPI_OFFSET(amp_scaler, disabled, 100);
 AMPI_OFFSET(amp_scaler, next_scale, 104);
 
 #define AMPI_F32_INF 0x7f800000u /* exponent all ones: inf, or NaN with a fraction */
