@@ -57,7 +57,7 @@ RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1
 
-SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh tests/golden/scaler_traces.txt \
+SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh \
            examples/amp_report.h examples/support/attention.h amp.h
 
 # make test: does amp.h work with this compiler, on this processor? make ci: what else can a change

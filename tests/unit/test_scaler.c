@@ -1,5 +1,4 @@
-/* test_scaler.c - the loss scale: every preset against independent models, and what guards it.
-   It reads golden/scaler_traces.txt in AMP_TESTS_DIR. */
+/* test_scaler.c - the loss scale: every preset against independent models, and what guards it. */
 
 #define _GNU_SOURCE /* sigsetjmp */
 #include "amp.h"
@@ -7,10 +6,6 @@
 #include "../support/fp.h"
 #include "../support/random.h"
 #include "../support/test.h"
-
-#ifndef AMP_TESTS_DIR
-#define AMP_TESTS_DIR "tests"
-#endif
 
 /* What follows computes what amp.h should give, so no fast-math here; it runs in FP_IEEE. */
 #if defined(__clang__)
@@ -23,7 +18,7 @@
 static const char *const preset_names[] = {
     "default", "static", "none", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed",
     "deepspeed_consecutive", "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet"};
-enum { NUM_PRESETS = 15, NUM_TRACED = 14 };
+enum { NUM_PRESETS = 15 };
 /* All but NONE, which is STATIC with 1. */
 #define EACH_PRESET(p) for (p = 0; p < NUM_PRESETS; p += 1 + (p == AMP_PRESET_STATIC))
 
@@ -78,47 +73,6 @@ static void iterate(amp_scaler *s, int bad) {
     const uint32_t inf = 0x7f800000u;
     CHECK_EQ_INT(amp_scaler_check(s, &inf, AMP_F32, bad ? 1 : 0), AMP_OK);
     CHECK_EQ_INT(amp_scaler_update(s), AMP_OK);
-}
-
-/* ----------------------------------------------------------------- golden traces */
-
-TEST(golden_traces, "the scale after each step is that of the original (golden/make_traces.py), "
-                    "interval 4, from 2^16, H = 2; to the floors and to the caps") {
-    FILE *file = fopen(AMP_TESTS_DIR "/golden/scaler_traces.txt", "r");
-    char  line[256], name[64], pattern[32];
-    int   traces = 0, interval, hysteresis, steps, step, preset, i;
-    CHECK(file != NULL);
-    if (file == NULL) return;
-    CHECK(fgets(line, sizeof line, file) != NULL && line[0] == '#');
-    while (fscanf(file, " trace %63s init 65536 interval %d hysteresis %d steps %d", name,
-                  &interval, &hysteresis, &steps) == 4) {
-        amp_scaler_desc d;
-        amp_scaler      s;
-        EACH_PRESET(preset)
-            if (strcmp(name, preset_names[preset]) == 0) break;
-        d                 = desc_of((amp_preset)preset);
-        d.init_scale      = 65536.0f;
-        d.growth_interval = interval;
-        d.hysteresis      = hysteresis;
-        CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
-        for (step = 0; step < steps;) {
-            CHECK_EQ_INT(fscanf(file, "%31s", pattern), 1);
-            for (i = 0; pattern[i] != '\0'; i++, step++) {
-                char what[128];
-                int  exponent = 999;
-                CHECK_EQ_INT(fscanf(file, "%d", &exponent), 1);
-                iterate(&s, pattern[i] == 'X');
-                sprintf(what, "%s, interval %d, hysteresis %d: scale after step %d", name,
-                        interval, hysteresis, step);
-                test_eq_u64(__FILE__, __LINE__, what, bits_of(&s.scale),
-                            (uint64_t)(exponent + 127) << 23);
-            }
-        }
-        traces++;
-    }
-    CHECK(feof(file));
-    fclose(file);
-    CHECK_EQ_INT(traces, 3 * NUM_TRACED); /* the others: vectors/ */
 }
 
 TEST(preset_defaults, "a zeroed desc is the preset: its first scale, interval, limits, factors") {
@@ -1546,7 +1500,6 @@ int main(int argc, char **argv) {
     test_begin(argc, argv);
     sprintf(best, "%.15s", amp_cpu_tier());
     printf("# tier %s\n", best);
-    RUN(golden_traces);
     RUN(preset_defaults);
     RUN(null_desc);
     RUN(models_agree);
