@@ -84,7 +84,7 @@ soak: $(BUILD)/ddp_mpi $(BUILD)/tests/o2/model.log ## 10^6 steps, 2,500 kills, 1
 mutants: ## plant N=100 faults, one at a time, by SEED=1: which do the tests not see? It goes on where it was ended
 	$(Q)CC="$(CC)" CXX="$(CXX)" CLANG="$(CLANG)" $(PYTHON) tests/faults/mutants.py $(BUILD)/mutants $(N) $(SEED)
 
-vectors: ## run tests/vectors on amp.h, and on PyTorch's scaler where it is (PYTHON=...)
+vectors: ## run tests/vectors on amp.h (PYTHON=... reads its state files)
 	$(Q)mkdir -p $(BUILD)
 	$(Q)CC="$(CC)" sh tests/host/vectors.sh $(BUILD)/vectors
 

@@ -145,6 +145,7 @@ $(BUILD)/tests/gpu_self.log: tests/gpu/gpu.sh tests/gpu/gpu_table.awk $(wildcard
                            tests/unit/test_cuda.cpp $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/readme-%.log: tests/host/readme.sh README.md examples/README.md $(wildcard tests/bench/trainers.*) tests/lib.sh amp.h
 	@$(call SCRIPT,$< $(OUT) $*)
+$(BUILD)/tests/readme-cc.log $(BUILD)/tests/vectors.log: $(CPU)/o2/amp.o
 $(BUILD)/tests/install.log: Makefile examples/README.md $(wildcard examples/packaging/*/*)
 $(BUILD)/tests/cuda-plain.log $(BUILD)/tests/cuda-plain-1of2.log $(BUILD)/tests/cuda-plain-2of2.log: \
     $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
