@@ -62,19 +62,21 @@ SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh \
 
 # make test: does amp.h work with this compiler, on this processor? make ci: what else can a change
 # break? make check: both, without samples, and more. Long ones first, so that none is left alone at
-# the end. What takes more than ten seconds is halved: of NAME, make test has NAME-1of2.
-HALVED := $(foreach t,gemm ranks fewer state numbers,sanitize/$(t))
-TEST_SUITES := cuda-plain-1of2 cuda-plain-2of2 $(HALVED:%=%-1of2) vectors readme-cc bits-cc compile-c \
-               compile-cxx $(filter-out $(HALVED),$(TESTS:%=sanitize/%)) $(TESTS:%=o2/%) model-amx \
-               model-pairs $(TIERS)
+# the end. What takes more than ten seconds is cut into parts, of which make test has the first.
+HALVED    := $(foreach t,ranks state numbers,sanitize/$(t))
+QUARTERED := $(foreach t,gemm fewer,sanitize/$(t))
+CUT       := $(HALVED) $(QUARTERED)
+PARTS     := 1of2 2of2 1of4 2of4 3of4 4of4
+TEST_SUITES := cuda-plain-1of2 $(QUARTERED:%=%-1of4) $(HALVED:%=%-1of2) vectors readme-cc compile-c compile-cxx \
+               $(filter-out $(CUT),$(TESTS:%=sanitize/%)) $(TESTS:%=o2/%) model-amx $(TIERS)
 # What make ci leaves to make check: clang without -Ofast, and on emulated processors what depends
 # neither on vectors nor on the order of bytes.
 LESS = $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
        aarch64/state s390x/gemm s390x/optimizer
 CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ranks gpt cnn ncf report cuda-more bits-clang \
-             cblas sgemm-plain ptx cuda-races cuda-traffic examples_cuda fuzz $(HALVED:%=%-2of2) \
-             bits-others readme-others headers install self gpu_self \
+             cblas sgemm-plain ptx cuda-plain-2of2 cuda-races cuda-traffic examples_cuda fuzz model-pairs bits-cc \
+             $(HALVED:%=%-2of2) $(foreach part,2of4 3of4 4of4,$(QUARTERED:%=%-$(part))) bits-others readme-others headers install self gpu_self \
              $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
 CHECK_SUITES := $(LESS) cuda-clang sgemm-sanitize sanitized-amx prove tier_self model_self fuzzing mingw platforms long libtorch
 logs = $(patsubst %,$(BUILD)/tests/%.log,$(1))
@@ -88,8 +90,7 @@ $(CPU)/$(1)/amp.o: tests/amp.c tests/support/white.h tests/support/processor.h a
 	$$(Q)$$(SUITE) $$@.log $$(CC_$(1)) -std=c99 $$(FLAGS_$(1)) $$(WARN) $$(WARN_$(1)) -I. -c $$< -o $$@ || \
 	    : > $$@
 $(TESTS:%=$(CPU)/$(1)/%.log): $(CPU)/$(1)/%.log: tests/unit/test_%.c
-$(TESTS:%=$(CPU)/$(1)/%-1of2.log): $(CPU)/$(1)/%-1of2.log: tests/unit/test_%.c
-$(TESTS:%=$(CPU)/$(1)/%-2of2.log): $(CPU)/$(1)/%-2of2.log: tests/unit/test_%.c
+$(foreach part,$(PARTS),$(eval $(TESTS:%=$(CPU)/$(1)/%-$(part).log): $(CPU)/$(1)/%-$(part).log: tests/unit/test_%.c))
 $(CPU)/$(1)/%.log: $(SUPPORT) $(CPU)/$(1)/amp.o
 	@$$(RUN_$(1)) $$(SUITE) $$@ sh tests/one.sh "$(1)" "$$*" "$$(CC_$(1))" \
 	    "$(2) $$(WARN) $$(WARN_$(1))" $$(@:.log=)
@@ -128,7 +129,7 @@ $(TIERS:%=$(BUILD)/tests/%.log) $(MODELS:%=$(BUILD)/tests/%.log): $(BUILD)/tests
 	    $(if $(filter model-amx sanitized-amx,$*),tiles processors))
 $(call less,$(TIERS:%=$(BUILD)/tests/%.log): $(TESTS:%=$(CPU)/o2/%.log))
 $(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(CPU)/sanitize/processors.log \
-    $(call logs,$(filter-out $(HALVED),$(PRODUCTS:%=sanitize/%)))
+    $(call logs,$(filter-out $(CUT),$(PRODUCTS:%=sanitize/%)))
 
 $(BUILD)/tests/arm.log: tests/support/tiles.h tests/support/gemm_bits.h $(wildcard tests/host/compile/*) $(CPU)/aarch64/amp.o
 $(BUILD)/tests/cblas.log: tests/unit/test_cblas.c tests/host/cblas_trainer.c
