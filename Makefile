@@ -15,6 +15,7 @@ PYTHON ?= python3
 N      ?= 100
 SEED   ?= 1
 TIER   ?= avx2
+WORD   ?=
 PREFIX ?= /usr/local
 V      ?= 0
 
@@ -154,10 +155,10 @@ pictures: ## draw README's picture of trainers from the figures in tests/bench/t
 	    cp $(BUILD)/trainers.svg tests/bench/
 
 FORMAT = if command -v clang-format > /dev/null; then clang-format --style='{IndentWidth: 4, ColumnLimit: 98}'; else cat; fi
-tier: ## print amp.h's functions of TIER=avx2 without macros (x4 avx512 pairs tiles; neon mmla: CC=...)
+tier: ## print amp.h's functions of TIER=avx2, or those with WORD=adamw, without macros (x4 avx512 pairs tiles; neon mmla: CC=...)
 	$(Q)printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"' | $(CC) -std=c99 -I. -E -x c - | { $(FORMAT); } | \
-	    awk -v tier="$(TIER)" -f tests/host/tier.awk || \
-	    { echo 'make tier: $(CC) has no function that ends with _$(TIER)' >&2; exit 1; }
+	    awk -v tier="$(TIER)" -v word="$(WORD)" -f tests/host/tier.awk || \
+	    { echo 'make tier: $(CC) has no function $(if $(WORD),with $(WORD) )that ends with _$(TIER)' >&2; exit 1; }
 
 clean: ## remove everything that was built
 	$(Q)rm -rf $(BUILD)

@@ -3,6 +3,7 @@
 
 vpath %.sh tests/host tests/gpu tests/trainers tests/faults
 
+# Of tests/unit; scripts build the others there: tier.sh tiles, cblas.sh cblas, cuda.sh and ptx.sh cuda, sgemm.sh sgemm.
 TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm processors policy cache \
             state recipes vectors bits model
 # Those that products reach, and of a step the least, which run on other processors than this one, too (tests/host/tier.sh).
