@@ -68,14 +68,14 @@ HALVED    := $(foreach t,ranks state numbers,sanitize/$(t))
 QUARTERED := $(foreach t,gemm fewer,sanitize/$(t))
 CUT       := $(HALVED) $(QUARTERED)
 PARTS     := 1of2 2of2 1of4 2of4 3of4 4of4
-TEST_SUITES := cuda-plain-1of2 $(QUARTERED:%=%-1of4) $(HALVED:%=%-1of2) vectors readme-cc compile-c compile-cxx \
+TEST_SUITES := cuda-plain-1of2 $(QUARTERED:%=%-1of4) $(HALVED:%=%-1of2) vector_files readme-cc compile-c compile-cxx \
                $(filter-out $(CUT),$(TESTS:%=sanitize/%)) $(TESTS:%=o2/%) model-amx $(TIERS)
 # What make ci leaves to make check: clang without -Ofast, and on emulated processors what depends
 # neither on vectors nor on the order of bytes.
 LESS = $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
        aarch64/state s390x/gemm s390x/optimizer
-CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ranks gpt cnn ncf report cuda-more bits-clang \
+CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ranks gpt cnn ncf pages cuda-more bits-clang \
              cblas sgemm-plain ptx cuda-plain-2of2 cuda-races cuda-traffic examples_cuda fuzz model-pairs bits-cc \
              $(HALVED:%=%-2of2) $(foreach part,2of4 3of4 4of4,$(QUARTERED:%=%-$(part))) bits-others readme-others headers install self gpu_self \
              $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
@@ -140,14 +140,14 @@ $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(HEADERS)
 $(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig \
                         tests/*.sh tests/*/*.sh tests/*/*.awk tests/gpu/emu/*.sh tests/faults/planted/*) \
                         $(TESTS:%=tests/unit/test_%.c) tests/support/test.h tests/bench/peers.py tests/bench/trainers.sh $(wildcard tests/bench/compare*)
-$(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
+$(BUILD)/tests/vector_files.log: $(wildcard tests/vectors/*)
 $(BUILD)/tests/model_self.log: tests/unit/test_model.c $(SUPPORT)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
 $(BUILD)/tests/gpu_self.log: tests/gpu/gpu.sh tests/gpu/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
                            tests/unit/test_cuda.cpp $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/readme-%.log: tests/host/readme.sh README.md examples/README.md $(wildcard tests/bench/trainers.*) tests/lib.sh amp.h
 	@$(call SCRIPT,$< $(OUT) $*)
-$(BUILD)/tests/readme-cc.log $(BUILD)/tests/vectors.log: $(CPU)/o2/amp.o
+$(BUILD)/tests/readme-cc.log $(BUILD)/tests/vector_files.log: $(CPU)/o2/amp.o
 $(BUILD)/tests/install.log: Makefile examples/README.md $(wildcard examples/packaging/*/*)
 $(BUILD)/tests/cuda-plain.log $(BUILD)/tests/cuda-plain-1of2.log $(BUILD)/tests/cuda-plain-2of2.log: \
     $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
@@ -182,7 +182,7 @@ $(BUILD)/tests/ranks.log: tests/trainers/ranks.sh tests/lib.sh examples/ddp/ddp_
                           $(CPU)/o2/amp.o
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
 
-$(BUILD)/tests/report.log: tests/trainers/report.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt $(BUILD)/cnn $(BUILD)/ncf
+$(BUILD)/tests/pages.log: tests/trainers/pages.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt $(BUILD)/cnn $(BUILD)/ncf
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
 $(BUILD)/tests/long.log: tests/trainers/long.sh tests/lib.sh $(SUPPORT) tests/unit/test_state.c tests/unit/test_ranks.c tests/amp.c \

@@ -1,7 +1,7 @@
 # The vectors as other projects run them: the C runner with amp.h; state files beside state.py, a reader in Python. The
 # files must match their schemas. (test_vectors.c runs the vectors in every configuration.)
-# usage: [CC=COMPILER] [PYTHON=COMMAND] [OBJECTS=DIR] vectors.sh OUTDIR
-suite=vectors out=${1:?usage: vectors.sh OUTDIR}
+# usage: [CC=COMPILER] [PYTHON=COMMAND] [OBJECTS=DIR] vector_files.sh OUTDIR
+suite=vector_files out=${1:?usage: vector_files.sh OUTDIR}
 cc=${CC:-cc} python=${PYTHON:-python3}
 . tests/lib.sh
 export PYTHONDONTWRITEBYTECODE=1
