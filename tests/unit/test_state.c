@@ -317,7 +317,80 @@ static void rig_end(rig *r) {
 
 /* ================================================================================== resuming */
 
-static rig one, two;
+enum { STEPS = 300 };
+
+static stream        states[STEPS + 1];
+static unsigned char snaps[STEPS + 1][SNAP];
+static rig           one, two;
+
+/* Run once, saving before every step; then start anew at every step. to_end: continue each to the
+   last step, otherwise 3 steps and one in 25 to the last. */
+static void resumes(const amp_optimizer_desc *desc, uint32_t steps, int to_end) {
+    stream   again;
+    uint32_t k, j;
+    memset(&again, 0, sizeof again);
+    rig_start(&one, desc, 1, 0);
+    CHECK_EQ_INT(amp_optimizer_set_lr(&one.opt, 0.25f), AMP_OK); /* or the loader's would stay */
+    for (k = 0; k <= steps; k++) {
+        CHECK_EQ_INT(save(&one.opt, &states[k]), AMP_OK);
+        snapshot(&one, snaps[k]);
+        if (k < steps) rig_step(&one, k);
+    }
+    amp_optimizer_free(&one.opt);
+    for (k = 0; k <= steps; k++) {
+        const uint32_t end = to_end || k % 25 == 1 || k + 3 > steps ? steps : k + 3;
+        rig_start_other(&two, desc);
+        CHECK_EQ_INT(load(&two.opt, &states[k]), AMP_OK);
+        CHECK_EQ_U64(states[k].at, states[k].size);
+        same_as(&two, snaps[k]);
+        CHECK_EQ_INT(save(&two.opt, &again), AMP_OK);
+        stream_equal(&again, &states[k]);
+        for (j = k; j < end; j++) {
+            rig_step(&two, j);
+            same_as(&two, snaps[j + 1]);
+        }
+        CHECK_EQ_INT(save(&two.opt, &again), AMP_OK);
+        stream_equal(&again, &states[end]);
+        amp_optimizer_free(&two.opt);
+    }
+    CHECK_EQ_INT(the_heap.live, 0);
+    stream_free(&again);
+    for (k = 0; k <= steps; k++) stream_free(&states[k]);
+}
+
+TEST(resume_adamw, "law 12: saving and loading at any step, right after a skip included, continues "
+                   "bit for bit: AdamW, at each of 300 steps") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_PRESET_DEFAULT);
+    amp_status         status;
+    uint32_t           k;
+    rig_start(&one, &desc, 1, 0);
+    for (k = 0; k < STEPS; k++) rig_step(&one, k);
+    CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
+    CHECK(status.skipped >= 30 && status.skipped <= 60);
+    CHECK(amp_optimizer_scaler(&one.opt)->growths > 5);
+    CHECK(amp_optimizer_scaler(&one.opt)->backoffs > 5);
+    rig_end(&one);
+    resumes(&desc, STEPS, !test_state.quick);
+}
+
+TEST(resume_sgd, "law 12: the same for SGD with momentum and Nesterov, at each of 300 steps") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_PRESET_DEFAULT);
+    resumes(&desc, STEPS, !test_state.quick);
+}
+
+TEST(resume_own, "law 12: the same for an optimizer of the user's, at each of 120 steps; for SGD "
+                 "without momentum; for plain fp32; with a disabled scaler") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_OWN, AMP_PRESET_DEFAULT);
+    resumes(&desc, 120, !test_state.quick);
+    desc.dtype = AMP_F32;
+    resumes(&desc, 40, 0);
+    desc          = desc_of(AMP_KIND_SGD, AMP_PRESET_DEFAULT);
+    desc.momentum = 0.0;
+    desc.nesterov = 0;
+    resumes(&desc, 40, 0);
+    desc.scaler.disabled = 1;
+    resumes(&desc, 12, 0); /* the scaler's own bit travels too */
+}
 
 TEST(resume_extreme_scales, "law 12: a scale of 0 (TORCH), inf (KERAS) or at its floor, stuck "
                             "(DEFAULT) is a state like others") {
@@ -2663,6 +2736,9 @@ TEST(env_traps, "law 13: hosts that unmask floating-point traps keep running, wh
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     env_set(NULL, NULL, NULL);
+    RUN_FRESH(resume_adamw);
+    RUN_FRESH(resume_sgd);
+    RUN_FRESH(resume_own);
     RUN_FRESH(resume_extreme_scales);
     RUN_FRESH(other_dtype);
     RUN_FRESH(caller_keeps_memory);
