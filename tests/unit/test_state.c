@@ -613,6 +613,33 @@ TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its he
     refusing_end(&s, &p);
 }
 
+TEST(bodies, "law 12: a header whose sum is right may tell any length of a body: that of none is AMP_ERROR_CORRUPT") {
+    static const uint64_t versions[] = {1, (UINT64_C(3) << 32) + 1};
+    stream                s;
+    print                 p;
+    size_t                v, right, kept;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    right = (size_t)word_get(s.bytes + 16);
+    kept  = (size_t)word_get(s.bytes + 8);
+    for (v = 0; v < sizeof versions / sizeof versions[0]; v++) {
+        uint64_t body = 0;
+        for (; body < right + 16; body += test_state.quick && body > 700 ? 61 : 1) {
+            word_put(s.bytes + 8, versions[v]);
+            word_put(s.bytes + 16, body);
+            word_put(s.bytes + 24, sum_of(s.bytes, 24));
+            if (body % 8) refused(&two, &p, &s, AMP_ERROR_CORRUPT);
+            else if (body != right) CHECK(load(&two.opt, &s) != AMP_OK);
+        }
+        word_put(s.bytes + 16, UINT64_MAX);
+        word_put(s.bytes + 24, sum_of(s.bytes, 24));
+        refused(&two, &p, &s, AMP_ERROR_CORRUPT);
+    }
+    word_put(s.bytes + 8, kept);
+    word_put(s.bytes + 16, right);
+    word_put(s.bytes + 24, sum_of(s.bytes, 24));
+    refusing_end(&s, &p);
+}
+
 TEST(foreign, "law 12: a foreign file gives AMP_ERROR_FOREIGN, an empty or very short one "
               "AMP_ERROR_READ") {
     static const char others[][9] = {"\x89PNG\r\n\x1a\n", "amp.h is", "AMPSTATF", "BMPSTATE",
@@ -2743,6 +2770,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(other_dtype);
     RUN_FRESH(caller_keeps_memory);
     RUN_FRESH(newer);
+    RUN_FRESH(bodies);
     RUN_FRESH(foreign);
     RUN_FRESH(formats_named);
     RUN_FRESH(any_number);
