@@ -851,6 +851,48 @@ TEST(flat_equals_separate, "contract: add_flat gives the same tensors as adding 
         }
 }
 
+TEST(flat_wrong_sums, "contract: the parts' n must add up to whole's; an error changes nothing") {
+    amp_optimizer      opt;
+    amp_optimizer_desc desc = kind_desc(0);
+    amp_tensor         parts[NUM_PARTS], whole = {0}, one = {0};
+    float              w[2000], g[2000], x = 1.0f;
+    size_t             total;
+    flat_parts(parts, &total);
+    memset(w, 0, sizeof w);
+    whole.weight = w;
+    whole.grad   = g;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    whole.n = total + 1;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    whole.n = total - 1;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    whole.n    = total;
+    parts[1].n = SIZE_MAX; /* the sum must not wrap around */
+    parts[2].n += 1;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    flat_parts(parts, &total);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, 0), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, NULL, 1), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, NULL, parts, 1), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add_flat(NULL, &whole, parts, 1), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, SIZE_MAX / 3 / sizeof *parts),
+                 AMP_ERROR_TOO_LARGE); /* before one is read */
+    parts[5].lr_scale = -1.0f; /* the last part is wrong: none may be added */
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS), AMP_ERROR_INVALID_CONFIG);
+    whole.n = 0;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, NULL, 0), AMP_OK);
+    one.n      = 1;
+    one.weight = &x;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &one), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+    CHECK(amp_optimizer_master(&opt, 0) == &x);
+    CHECK(amp_optimizer_master(&opt, 1) == NULL);
+    amp_optimizer_free(&opt);
+}
+
 /* ============================================================================ wrap and scale */
 
 /* =========================================================================== norm and clipping */
@@ -2837,6 +2879,7 @@ int main(int argc, char **argv) {
     RUN(sgd_double);
     RUN(many_tensors);
     RUN(flat_equals_separate);
+    RUN(flat_wrong_sums);
     RUN(norm_order);
     RUN(norm_partials);
     RUN(norm_overflow_mixed);
