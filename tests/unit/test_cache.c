@@ -8,6 +8,7 @@
 #include "../support/posix.h"
 #include "../support/random.h"
 #include "../support/storage.h"
+#include "../support/tape.h"
 #include "../support/test.h"
 #include "../support/values.h"
 #include "../support/white.h"
@@ -610,35 +611,19 @@ TEST(rebind_elsewhere, "contract: rebind tells that what lies at the new address
     }
 }
 
-typedef struct memory_file { unsigned char bytes[16384]; size_t used, at; } memory_file;
-static bool file_write(void *user, const void *data, size_t n) {
-    memory_file *f = (memory_file *)user;
-    if (n > sizeof f->bytes - f->used) return false;
-    memcpy(f->bytes + f->used, data, n);
-    f->used += n;
-    return true;
-}
-static bool file_read(void *user, void *data, size_t n) {
-    memory_file *f = (memory_file *)user;
-    if (n > f->used - f->at) return false;
-    memcpy(data, f->bytes + f->at, n);
-    f->at += n;
-    return true;
-}
-
 TEST(load, "law: a load writes the weights, so copies from before it are stale") {
-    static memory_file file;
+    static tape file;
     int                d;
     for (d = 0; d < 2; d++) { /* without and with model copies of the type wanted */
         begin(1 << 16);
-        file.used = file.at = 0;
+        file.size = file.at = 0;
         trained_init(&owner, AMP_KIND_SGD, d ? AMP_F16 : AMP_F32);
         OK(amp_session_add_optimizer(&session, &owner.opt));
         OK(amp_session_add(&session, owner.w[0], 96));
-        OK(amp_optimizer_save(&owner.opt, file_write, &file));
+        OK(amp_optimizer_save(&owner.opt, tape_write, &file));
         trained_step(&owner, AMP_KIND_SGD);
         GET(owner.w[0], 12, 8, 8, AMP_F16);
-        OK(amp_optimizer_load(&owner.opt, file_read, &file));
+        OK(amp_optimizer_load(&owner.opt, tape_read, &file));
         white_cache_reset(&session);
         GET(owner.w[0], 12, 8, 8, AMP_F16);
         amp_optimizer_free(&owner.opt);
@@ -1910,37 +1895,31 @@ TEST(a_session_tells, "promises: amp_session_start writes the desc's problem: an
     CHECK(strstr(why, "AMP_POLICY: ") == why && strstr(why, ": \"torch_cpu\"") != NULL);
     unsetenv("AMP_POLICY");
     unsetenv("AMP_DTYPE");
-#define TOLD(call, result, words)                                                                  \
-    do {                                                                                           \
-        strcpy(why, "an older text");                                                              \
-        CHECK_EQ_INT((call), result);                                                              \
-        if ((words)[0] ? !strstr(why, words) : why[0]) test_fail(__FILE__, __LINE__, words, why); \
-    } while (0)
     memset(&none, 0, sizeof none);
-    TOLD(amp_session_start(NULL, &desc), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
+    SAYS(amp_session_start(NULL, &desc), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
     desc.backend = &none;
-    TOLD(amp_session_start(&session, &desc), AMP_ERROR_INVALID_ARGUMENT, "desc.backend was not made");
+    SAYS(amp_session_start(&session, &desc), AMP_ERROR_INVALID_ARGUMENT, "desc.backend was not made");
     desc.backend               = NULL;
     desc.allocator.allocate_fn = no_memory;
-    TOLD(amp_session_start(&session, &desc), AMP_ERROR_INVALID_ARGUMENT, "desc.allocator needs both functions");
+    SAYS(amp_session_start(&session, &desc), AMP_ERROR_INVALID_ARGUMENT, "desc.allocator needs both functions");
     desc.num_bytes = SIZE_MAX;
-    TOLD(amp_session_start(&session, &desc), AMP_ERROR_TOO_LARGE, "desc.num_bytes");
+    SAYS(amp_session_start(&session, &desc), AMP_ERROR_TOO_LARGE, "desc.num_bytes");
     desc.num_bytes            = 64;
     desc.allocator.release_fn = no_free;
-    TOLD(amp_session_start(&session, &desc), AMP_ERROR_OUT_OF_MEMORY, "allocator");
+    SAYS(amp_session_start(&session, &desc), AMP_ERROR_OUT_OF_MEMORY, "allocator");
     memset(&desc.allocator, 0, sizeof desc.allocator);
     desc.scaler.init_scale = -1.0f;
-    TOLD(amp_session_start(&session, &desc), AMP_ERROR_INVALID_CONFIG, "init_scale is -1");
+    SAYS(amp_session_start(&session, &desc), AMP_ERROR_INVALID_CONFIG, "init_scale is -1");
     desc.scaler.init_scale = 0.0f;
     desc.dtype             = (amp_dtype)3;
-    TOLD(amp_session_start(&session, &desc), AMP_ERROR_INVALID_ENUM, "amp_session_desc.dtype is 3");
+    SAYS(amp_session_start(&session, &desc), AMP_ERROR_INVALID_ENUM, "amp_session_desc.dtype is 3");
     desc.dtype  = AMP_BF16;
     desc.policy = "op:softmax=fp32,op:gemm=fp16";
-    TOLD(amp_session_start(&session, &desc), AMP_ERROR_MIXED_TYPES, "amp_session_desc.policy: ");
+    SAYS(amp_session_start(&session, &desc), AMP_ERROR_MIXED_TYPES, "amp_session_desc.policy: ");
     CHECK(strstr(why, ": \"op:gemm=fp16\"") != NULL);
     desc.policy = "off junk";
     setenv("AMP_POLICY", "bf16", 1); /* it does not make good what the program says */
-    TOLD(amp_session_start(&session, &desc), AMP_ERROR_PARSE, "amp_session_desc.policy: a word of the policy");
+    SAYS(amp_session_start(&session, &desc), AMP_ERROR_PARSE, "amp_session_desc.policy: a word of the policy");
     unsetenv("AMP_POLICY");
     CHECK(strstr(why, ": \"junk\"") != NULL && !session.scaler && !current());
     CHECK(strcmp(other_why, "not its") == 0);
@@ -1949,13 +1928,12 @@ TEST(a_session_tells, "promises: amp_session_start writes the desc's problem: an
     of.problem = why;
     OK(amp_optimizer_init(&opt, &of));
     OK(amp_optimizer_prepare(&opt));
-    TOLD(amp_session_add_optimizer(NULL, &opt), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
-    TOLD(amp_session_add_optimizer(&session, &opt), AMP_ERROR_NOT_INITIALIZED, "not started");
-    TOLD(amp_session_start(&session, &desc), AMP_OK, "");
-    TOLD(amp_session_start(&session, &desc), AMP_ERROR_BAD_STATE, "amp_session_end");
-    for (i = 0; i < AMP_MAX_CACHE_OPTIMIZERS; i++) TOLD(amp_session_add_optimizer(&session, &opt), AMP_OK, "");
-    TOLD(amp_session_add_optimizer(&session, &opt), AMP_ERROR_TOO_LARGE, "8 optimizers at most");
-#undef TOLD
+    SAYS(amp_session_add_optimizer(NULL, &opt), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
+    SAYS(amp_session_add_optimizer(&session, &opt), AMP_ERROR_NOT_INITIALIZED, "not started");
+    SAYS(amp_session_start(&session, &desc), AMP_OK, "");
+    SAYS(amp_session_start(&session, &desc), AMP_ERROR_BAD_STATE, "amp_session_end");
+    for (i = 0; i < AMP_MAX_CACHE_OPTIMIZERS; i++) SAYS(amp_session_add_optimizer(&session, &opt), AMP_OK, "");
+    SAYS(amp_session_add_optimizer(&session, &opt), AMP_ERROR_TOO_LARGE, "8 optimizers at most");
     amp_session_end(&session);
     amp_optimizer_free(&opt);
 }

@@ -9,6 +9,7 @@
 #include "../support/prepare.h"
 #include "../support/random.h"
 #include "../support/storage.h"
+#include "../support/tape.h"
 #include "../support/test.h"
 
 #include <math.h>
@@ -453,33 +454,17 @@ static void end(run *r) {
 }
 
 /* Everything an optimizer keeps, as a state in memory. */
-typedef struct blob { unsigned char *bytes; size_t used, at; } blob;
-static bool blob_write(void *user, const void *data, size_t n) {
-    blob *b  = (blob *)user;
-    b->bytes = (unsigned char *)realloc(b->bytes, b->used + n);
-    if (!b->bytes) exit(2);
-    memcpy(b->bytes + b->used, data, n);
-    b->used += n;
-    return true;
-}
-static bool blob_read(void *user, void *data, size_t n) {
-    blob *b = (blob *)user;
-    if (n > b->used - b->at) return false;
-    memcpy(data, b->bytes + b->at, n);
-    b->at += n;
-    return true;
-}
-static blob saved(run *r) {
-    blob b = {NULL, 0, 0};
-    OK(amp_optimizer_save(&r->opt, blob_write, &b));
+static tape saved(run *r) {
+    tape b = {NULL, 0, 0, 0, 0};
+    OK(amp_optimizer_save(&r->opt, tape_write, &b));
     return b;
 }
-static amp_result loaded(run *r, blob *b) {
+static amp_result loaded(run *r, tape *b) {
     b->at = 0;
-    return amp_optimizer_load(&r->opt, blob_read, b);
+    return amp_optimizer_load(&r->opt, tape_read, b);
 }
-static int same(const blob *a, const blob *b) {
-    return a->used == b->used && memcmp(a->bytes, b->bytes, a->used) == 0;
+static int same(const tape *a, const tape *b) {
+    return a->size == b->size && memcmp(a->bytes, b->bytes, a->size) == 0;
 }
 static int same_models(run *a, run *b) {
     int i;
@@ -521,7 +506,7 @@ TEST(split_is_fp32, "manual: with equal gradients split's masters and moments ar
     for (form = 0; form < CASES; form++) {
         const size_t kind = form % COUNT_OF(kinds);
         run          r[RUNS];
-        blob         x[RUNS];
+        tape         x[RUNS];
         int          i;
         for (k = 0; k < RUNS; k++) {
             amp_optimizer_desc d = desc_of(kinds[kind].kind, kinds[kind].momentum,
@@ -565,7 +550,7 @@ TEST(tiers, "law 7: every instruction set gives the same bits, in each state and
         for (k = 0; k < COUNT_OF(kinds); k++)
             for (form = 0; form < FORMS; form++) {
                 run  a, b;
-                blob x, y;
+                tape x, y;
                 OK(amp_cpu_force_tier(tier[t]));
                 begin(&a, desc_in(kinds[k].kind, kinds[k].momentum, form), NULL);
                 steps(&a, 0, 8);
@@ -634,7 +619,7 @@ TEST(ends, "law 7: instruction sets agree where numbers end, too: weights and gr
         for (k = 0; k < COUNT_OF(kinds); k++)
             for (form = 0; form < FORMS; form++) {
                 run  r[2];
-                blob x[2];
+                tape x[2];
                 int  c, step;
                 for (c = 0; c < 2; c++) {
                     amp_optimizer_desc d = desc_in(kinds[k].kind, kinds[k].momentum, form);
@@ -647,7 +632,7 @@ TEST(ends, "law 7: instruction sets agree where numbers end, too: weights and gr
                         OK(fused(&r[c].opt, 1.0f));
                     x[c] = saved(&r[c]);
                 }
-                CHECK(x[0].used == x[1].used && alike_but_nan(x[0].bytes, x[1].bytes, x[0].used - 8));
+                CHECK(x[0].size == x[1].size && alike_but_nan(x[0].bytes, x[1].bytes, x[0].size - 8));
                 CHECK(alike_but_nan(amp_optimizer_model(&r[0].opt, 0), amp_optimizer_model(&r[1].opt, 0), N * 2));
                 for (c = 0; c < 2; c++) free(x[c].bytes), amp_optimizer_free(&r[c].opt);
             }
@@ -666,7 +651,7 @@ TEST(resume, "law 12: saved, loaded and continued is never stopped, in each stat
         const amp_storage *const *stored = form < FORMS ? NULL : mixed[form - FORMS];
         amp_optimizer_desc        d      = desc_in(AMP_KIND_ADAMW, 0.0, stored ? 0 : form);
         run                a, b;
-        blob               x, y;
+        tape               x, y;
         begin(&a, d, stored);
         d.seed = 12;
         begin(&b, d, stored);
@@ -724,7 +709,7 @@ TEST(across, "manual: a file loads where formats of moments and masters are its 
             const int masters = fp32 || (masters_of(from) == masters_of(to) && forms[from].type == forms[to].type);
             const int alike   = moments && masters;
             run       a, b;
-            blob      x, y, z;
+            tape      x, y, z;
             int       i;
             begin(&a, desc_in(AMP_KIND_ADAMW, 0.0, from), NULL);
             begin(&b, desc_in(AMP_KIND_ADAMW, 0.0, to), NULL);
@@ -736,7 +721,7 @@ TEST(across, "manual: a file loads where formats of moments and masters are its 
                             strstr(b.problem, moments ? "amp_storage.master is" : "amp_storage.moments is")));
             z = saved(&b);
             if (alike && fp32 && masters_of(from) > AMP_FORMAT_SPLIT) { /* the same numbers under another name */
-                CHECK(z.used == x.used || masters_of(from) == AMP_FORMAT_SR); /* a seed less */
+                CHECK(z.size == x.size || masters_of(from) == AMP_FORMAT_SR); /* a seed less */
                 for (i = 0; i < TENSORS && masters_of(to) == AMP_FORMAT_SPLIT && forms[from].type == AMP_BF16; i++)
                     CHECK(memcmp(amp_optimizer_model(&a.opt, i), amp_optimizer_model(&b.opt, i),
                                  sizes[i] * 2) == 0);
@@ -785,7 +770,7 @@ TEST(model_only, "manual: half weights alone are what a run begins with, zeros t
 static void one_seed(storage_row row) {
     amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, &storages[row]);
     run                a, b, c;
-    blob               x, y, z;
+    tape               x, y, z;
     begin(&a, d, NULL);
     begin(&b, d, NULL);
     d.seed = 12;
@@ -1028,12 +1013,12 @@ static amp_result no_sum(void *user, double *sums, size_t num_sums, uint32_t *ma
 
 /* What is kept is what was saved, though a step was taken since. */
 static void part_comes_back(amp_optimizer *opt, const float *grad) {
-    blob x = {NULL, 0, 0}, y = {NULL, 0, 0};
-    OK(amp_optimizer_save(opt, blob_write, &x));
+    tape x = {NULL, 0, 0, 0, 0}, y = {NULL, 0, 0, 0, 0};
+    OK(amp_optimizer_save(opt, tape_write, &x));
     OK(amp_optimizer_accumulate(opt, 0, grad, 0, 1, AMP_F32));
     OK(fused(opt, 0.5f));
-    OK(amp_optimizer_load(opt, blob_read, &x));
-    OK(amp_optimizer_save(opt, blob_write, &y));
+    OK(amp_optimizer_load(opt, tape_read, &x));
+    OK(amp_optimizer_save(opt, tape_write, &y));
     CHECK(same(&x, &y));
     free(x.bytes), free(y.bytes);
 }
@@ -1126,7 +1111,7 @@ TEST(refresh, "manual: refresh takes weights that rebind has brought as prepare 
         const amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
         run                      a, b, c;
         float                   *brought[TENSORS];
-        blob                     x, y;
+        tape                     x, y;
         begin(&a, d, NULL), begin(&b, d, NULL), begin(&c, d, NULL);
         steps(&c, 0, 3);
         for (i = 0; i < TENSORS; i++) {
@@ -1174,7 +1159,7 @@ TEST(refresh_anywhere, "laws 2 and 13: a refresh of masters beside models has th
         const amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
         float                   *brought[TENSORS];
         run                      plain;
-        blob                     x, y;
+        tape                     x, y;
         begin(&plain, d, NULL);
         for (i = 0; i < TENSORS; i++) {
             brought[i] = (float *)some(sizes[i] * 4);

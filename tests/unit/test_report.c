@@ -11,6 +11,7 @@
 #include "../support/prepare.h"
 #include "../support/random.h"
 #include "../support/storage.h"
+#include "../support/tape.h"
 #include "../support/test.h"
 #include "../support/values.h"
 #include "../support/heap.h"
@@ -481,29 +482,6 @@ TEST(every, "samples are of steps 1, 1 + every, ...; between them the last one s
 }
 
 /* ----------------------------------------------------- nothing else changes by a report */
-
-/* A file in memory. */
-typedef struct tape { unsigned char *bytes; size_t size, room, at; int fails; } tape;
-
-static bool tape_write(void *user, const void *data, size_t num_bytes) {
-    tape *t = (tape *)user;
-    if (t->fails) return false;
-    if (t->size + num_bytes > t->room) {
-        t->room  = 2 * (t->size + num_bytes);
-        t->bytes = (unsigned char *)realloc(t->bytes, t->room);
-    }
-    memcpy(t->bytes + t->size, data, num_bytes);
-    t->size += num_bytes;
-    return true;
-}
-
-static bool tape_read(void *user, void *data, size_t num_bytes) {
-    tape *t = (tape *)user;
-    if (num_bytes > t->size - t->at) return false;
-    memcpy(data, t->bytes + t->at, num_bytes);
-    t->at += num_bytes;
-    return true;
-}
 
 static void save(rig *r, tape *t) {
     t->size = t->at = 0;

@@ -2,7 +2,6 @@
    each of which a case finds whose tag names the fault. */
 
 #define _GNU_SOURCE /* sigsetjmp */
-#define AMP_KERNELS /* the core: codecs */
 #include "amp.h"
 #include "../support/fp.h"
 #include "../support/test.h"
@@ -45,32 +44,6 @@ static vectors_result run(const char *family, vectors_subject *s, vectors_failed
     return r;
 }
 
-/* Optimizer state, by the functions that steps are made of. */
-static int store(const char *what, const uint32_t *in, uint32_t *out) {
-    const uint32_t any = in[0];
-    if (strcmp(what, "random") == 0) {
-        const uint64_t   element = (uint64_t)in[5] << 32 | in[4];
-        const ampi_seeds k       = ampi_seeds_of((uint64_t)in[1] << 32 | any, in[2], in[3], element);
-        uint32_t         x       = ampi_random((uint32_t)(element >> 1), k.a, k.b), array;
-        for (array = 0; array < in[6]; array++) x = ampi_again(x);
-        out[0] = element & 1u ? x >> 16 : x & 0xffffu;
-    } else if (strcmp(what, "split") == 0) {
-        out[0] = ampi_model_of_bits(any, &out[1], AMP_FORMAT_SPLIT, 0) & 0xffffu;
-        out[1] = ampi_bits_of_f32(ampi_master(out[0], out[1] & 0xffffu, AMP_FORMAT_SPLIT, 0));
-    } else if (strcmp(what, "exponent") == 0) out[0] = ampi_exponent_of(any);
-    else if (strncmp(what, "stochastic", 10) == 0) {
-        const int f16 = strcmp(what, "stochastic-fp16") == 0;
-        out[0]        = ampi_stochastic(ampi_wide(ampi_f32_from_bits(any), f16), in[1], f16) & 0xffffu;
-    } else if (strcmp(what, "m-code") == 0)
-        out[0] = ampi_m_code(ampi_f32_from_bits(any), ampi_down_of(in[1]), in[2]) & 0xffu;
-    else if (strcmp(what, "v-code") == 0)
-        out[0] = ampi_v_code(ampi_f32_from_bits(any), ampi_down_of(in[1]), in[2]) & 0xffu;
-    else if (strcmp(what, "m-value") == 0) out[0] = ampi_bits_of_f32(ampi_m_value(any, ampi_up_of(in[1])));
-    else if (strcmp(what, "v-value") == 0) out[0] = ampi_bits_of_f32(ampi_v_value(any, ampi_up_of(in[1])));
-    else return VECTORS_ABSENT;
-    return VECTORS_OK;
-}
-
 /* All cases of a family pass, but for those that cannot be asked. */
 static void conforms(const char *family, int wrap, int absent) {
     static subject_state state;
@@ -78,7 +51,6 @@ static void conforms(const char *family, int wrap, int absent) {
     vectors_result       r;
     char                 directory[256];
     subject.samples = test_state.quick;
-    subject.store   = store;
     snprintf(directory, sizeof directory, "%s/vectors", AMP_TESTS_DIR);
     subject.directory = directory;
     r               = run(family, &subject, complain, NULL);
@@ -110,11 +82,6 @@ TEST(clip, "norm, factor and clipped gradients are torch's, and to the bit those
 
 TEST(convert, "the floats that break implementations, both ways, and all 2^32: torch's, and x86's of NaN") {
     conforms("convert", 1, test_state.quick ? 2 : 0);
-}
-
-TEST(stored, "random bits of a counter, masters in two parts, stochastic rounding, codes of 8 bits: README's formulas, "
-             "computed in Python") {
-    conforms("store", 0, 0);
 }
 
 TEST(files, "state files in the bytes that state-file.md gives them are loaded: masters, models, moments of fp32, bf16 and 8 "
@@ -429,7 +396,6 @@ int main(int argc, char **argv) {
     RUN(skip);
     RUN(clip);
     RUN(convert);
-    RUN(stored);
     RUN(files);
     RUN(reader);
     RUN(faults);

@@ -1,4 +1,4 @@
-/* run_more.h - runs a case of the families skip, clip, convert, store and state; and a file of any family. */
+/* run_more.h - runs a case of the families skip, clip, convert and state; and a file of any family. */
 
 #ifndef VECTORS_RUN_MORE_H
 #define VECTORS_RUN_MORE_H
@@ -190,20 +190,6 @@ static int vec_convert(vectors_subject *s, const json *c, size_t *row) {
     return same;
 }
 
-static int vec_store(vectors_subject *s, const json *c, size_t *row) {
-    const json *pairs = json_get(c, "pairs"), *pair = json_first(pairs);
-    int         ok = s->store ? VECTORS_OK : VECTORS_ABSENT;
-    for (*row = 0; *row < pairs->size && ok == VECTORS_OK; ++*row, pair = json_behind(pair)) {
-        const json *given = json_at(pair, 0), *wanted = json_at(pair, 1);
-        uint32_t    in[8] = {0}, out[8] = {0};
-        size_t      i;
-        for (i = 0; i < given->size; i++) in[i] = vec_bits(json_at(given, i));
-        ok = s->store(json_get(c, "system")->text, in, out);
-        for (i = 0; i < wanted->size && ok == VECTORS_OK; i++) ok = out[i] == vec_bits(json_at(wanted, i));
-    }
-    return ok;
-}
-
 static size_t vec_read(const char *directory, const char *name, unsigned char *bytes, size_t room) {
     char   path[512];
     FILE  *file;
@@ -244,7 +230,7 @@ static vectors_result vectors_run(const json *file, vectors_subject *s, vectors_
         row = 0;
         ok  = vec_is(family, "skip") ? vec_skip(s, c, &row) : vec_is(family, "clip") ? vec_clip(s, c, &row)
             : vec_is(family, "convert") ? vec_convert(s, c, &row)
-            : vec_is(family, "store") ? vec_store(s, c, &row) : vec_is(family, "state") ? vec_state(s, c, &row)
+            : vec_is(family, "state") ? vec_state(s, c, &row)
             : vec_rows(s, c, &row);
         r.passed += ok == 1;
         r.failed += ok == 0 && !may;

@@ -80,9 +80,6 @@ struct vectors_subject {
     int (*state)(vectors_subject *s, const json *the_case, const unsigned char *file, size_t size);
     const void *(*array)(vectors_subject *s, int tensor, const char *what);
     const char *directory;
-
-    /* A function of optimizer state, by its name in README.md; VECTORS_ABSENT if there is none. */
-    int (*store)(const char *what, const uint32_t *in, uint32_t *out);
 };
 
 /* Told of each case that fails, and the last of its rows that was run. */

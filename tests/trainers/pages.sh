@@ -1,8 +1,8 @@
 # The page of a run: examples/report.c reads the lines of trainers, and of a run of 100 layers and
 # 10,000 steps; it refuses damaged ones; a browser shows the page without a message on its console.
-# usage: [CC=COMPILER] report.sh OUTDIR DIRECTORY-OF-EXAMPLES
-suite=report out=${1:?usage: report.sh OUTDIR DIRECTORY}
-build=${2:?usage: report.sh OUTDIR DIRECTORY}
+# usage: [CC=COMPILER] pages.sh OUTDIR DIRECTORY-OF-EXAMPLES
+suite=pages out=${1:?usage: pages.sh OUTDIR DIRECTORY}
+build=${2:?usage: pages.sh OUTDIR DIRECTORY}
 . tests/lib.sh
 
 cat > "$out/many.c" << 'END'
