@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """golden.py - do the files in state/ hold what state-file.md says of them, and what golden.h has put there?
-golden.py --write - writes them anew, from the top of the repository: by golden.c, natively (CC) and on s390x (under qemu-s390x),
-whose byte order is the other one. Both must write the same bytes. Their numbers in state-file.md are written, too."""
+golden.py --write - writes them anew, by golden.c, natively (CC) and on s390x (s390x-linux-gnu-gcc, qemu-s390x), whose byte order
+is the other one. Both must write the same bytes. Their numbers in state-file.md are written, too."""
 import os, pathlib, re, struct, subprocess, sys, tempfile
 import state
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 NAMES = 'fp32 split-bf16 sr-8bit report first-step'.split()
+TENSORS = ('layer.weight', 37), ('layer.bias', 3), ('', 2)
 WRITERS = [[os.environ.get('CC', 'cc')], []], [['s390x-linux-gnu-gcc', '-static'], ['qemu-s390x']]
 
 def golden_bits(tensor, i, gradient):
@@ -21,17 +23,16 @@ def real(bits):
     return struct.unpack('<f', struct.pack('<I', bits))[0]
 
 def hexa(x):
-    return ' '.join('0x' + y.tobytes()[::-1 if sys.byteorder == 'little' else 1].hex() for y in (x[i:i + 1] for i in range(len(x))))
+    return ' '.join('0x%08x' % struct.unpack('<I', struct.pack('<f', y)) for y in x)
 
 def write():
     made = []
     with tempfile.TemporaryDirectory() as folder:
         for compiler, runner in WRITERS:
-            program, out = folder + '/golden', pathlib.Path(folder, compiler[0].replace('/', '-'))
+            program, out = folder + '/golden', pathlib.Path(folder, str(len(made)))
             out.mkdir()
-            source = pathlib.Path(folder, 'amp.c')
-            source.write_text('#define AMP_IMPLEMENTATION\n#include "amp.h"\n')
-            subprocess.run(compiler + ['-std=c99', '-O1', '-I.', str(HERE / 'golden.c'), str(source), '-o', program, '-lm'], check=True)
+            sources = '-I%s %s/tests/amp.c %s/golden.c' % (ROOT, ROOT, HERE)
+            subprocess.run(compiler + ['-std=c99', '-O1'] + sources.split() + ['-o', program, '-lm'], check=True)
             subprocess.run(runner + [program, str(out)], check=True)
             made.append([(out / (name + '.state')).read_bytes() for name in NAMES])
     assert made[0] == made[1], 'two byte orders write different bytes'
@@ -68,7 +69,7 @@ def trained(name):
         else:
             m, v = [x / 2**11 for x in g], [x * x / 2**22 for x in g]
             same = k == 2 or list(t['m']) == m and list(t['v']) == v
-        if not (same and list(t['master']) == weights and [t['name'], t['n']] == [['layer.weight', 'layer.bias', ''][k], [37, 3, 2][k]]):
+        if not (same and list(t['master']) == weights and (t['name'], t['n']) == TENSORS[k]):
             return False
     return len(tensors) == 3
 
