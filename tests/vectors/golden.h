@@ -94,6 +94,7 @@ static amp_result golden_open(golden *g, int which, int other) {
         storage.master  = AMP_FORMAT_SPLIT;
         storage.moments = AMP_FORMAT_BF16;
         d.seed          = 7;
+        d.scaler.hysteresis = 3;
     } else if (which == GOLDEN_SR) {
         storage.master  = AMP_FORMAT_SR;
         storage.moments = AMP_FORMAT_8BIT;
@@ -104,9 +105,12 @@ static amp_result golden_open(golden *g, int which, int other) {
         d.momentum          = 0.875;
         d.nesterov          = 1;
         d.max_norm          = 0.0078125f;
+        d.eps               = 0.125;
         d.seed              = ~(uint64_t)4;
         d.scaler.preset     = AMP_PRESET_MXNET;
+        d.scaler.growth_interval = 77;
         report.spike_norm   = 1.0f;
+        report.spike_z      = 64.0f;
         d.report            = &report;
     } else if (which == GOLDEN_FIRST_STEP) {
         d.dtype             = AMP_F32;
@@ -135,8 +139,9 @@ static amp_result golden_report(golden *g) {
 
 /* What has happened before a file is saved. A step with a rate of 0 leaves weights: m = g / 2, v = g g / 4. */
 static amp_result golden_train(golden *g, int which) {
-    float    first[GOLDEN_N], second[GOLDEN_N];
-    uint32_t i, bits;
+    float      first[GOLDEN_N], second[GOLDEN_N];
+    uint32_t   i, bits;
+    amp_result result;
     if (which == GOLDEN_REPORT) return golden_report(g);
     if (which == GOLDEN_FIRST_STEP) { /* the moments of one tensor are set, those of the other are missing */
         for (i = 0; i < GOLDEN_N; i++) {
@@ -148,6 +153,9 @@ static amp_result golden_train(golden *g, int which) {
         return amp_optimizer_set_moments(&g->opt, 0, first, second);
     }
     golden_gradients(g, golden_type(which), 0);
+    result = amp_optimizer_step(&g->opt, 0.0f);
+    if (which != GOLDEN_SPLIT || result != AMP_OK) return result;
+    g->grads[0][0] = 0x7f80; /* an overflow that the scaler tolerates */
     return amp_optimizer_step(&g->opt, 0.0f);
 }
 
