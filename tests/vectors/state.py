@@ -73,7 +73,7 @@ class File:
         report = self.numbers(RUN)
         report['history'] = [self.numbers(ITERATION) for _ in range(HISTORY)]
         report['tensors'] = [self.numbers(OVERFLOWS) for _ in range(count)]
-        check(all(x['skip'] < len(SKIPS) and -1 <= x['tensor'] < count for x in report['history']),
+        check(all(x['skip'] < len(SKIPS) and -1 <= x['tensor'] < count for x in report['history'] if x['iteration']),
               'its report names a tensor that is not there')
         return report
 
@@ -112,9 +112,9 @@ def main(path, out=None):
         print('tensor %d "%s": %d elements, masters %s, moments %s%s, lr_scale %r, weight_decay %r' % (
             i, t['name'], t['n'], masters, moments, ' that were not set' if t['has'] & 8 else '', t['lr_scale'],
             t['weight_decay']))
-    for x in sorted(report['history'] if report else [], key=lambda x: x['iteration']):
-        x['skip'] = SKIPS[x['skip']]
-        x['iteration'] and print(*('%s %s' % y for y in x.items()))
+    history = [x for x in report['history'] if x['iteration']] if report else []
+    for x in sorted(history, key=lambda x: x['iteration']):
+        print(*('%s %s' % y for y in (x | {'skip': SKIPS[x['skip']]}).items()))
     for i, x in enumerate(report['tensors'] if report else []):
         x['overflows'] and print('tensor %d overflowed: %r' % (i, x))
     if out:
