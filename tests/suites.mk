@@ -140,7 +140,7 @@ $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(HEADERS)
 $(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig \
                         tests/*.sh tests/*/*.sh tests/*/*.awk tests/gpu/emu/*.sh tests/faults/planted/*) \
                         $(TESTS:%=tests/unit/test_%.c) tests/support/test.h tests/bench/peers.py tests/bench/trainers.sh $(wildcard tests/bench/compare*)
-$(BUILD)/tests/vector_files.log: $(wildcard tests/vectors/*)
+$(BUILD)/tests/vector_files.log: $(wildcard tests/vectors/* tests/vectors/state/*)
 $(BUILD)/tests/model_self.log: tests/unit/test_model.c $(SUPPORT)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
 $(BUILD)/tests/gpu_self.log: tests/gpu/gpu.sh tests/gpu/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
