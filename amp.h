@@ -339,7 +339,7 @@ typedef enum amp_result {
     AMP_ERROR_CORRUPT,          /* bytes have changed                                             */
     AMP_ERROR_MISMATCH,         /* other tensors or another kind; ranks: they differ              */
     /* products, policies, machines */
-    AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op or product, AMP_DTYPE or AMP_POLICY    */
+    AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op, product or desc of a session          */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
     AMP_ERROR_PARSE,            /* policy: a word that amp.h does not know                        */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small           */
@@ -578,7 +578,7 @@ AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 /* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or by
    address in backend memory. Until you call one of them, amp_optimizer_scaler or _status, a step
    is AMP_ERROR_BAD_STATE: the loss cannot have been scaled. Exceptions: the scale is 1, was set
-   (init_scale, AMP_LOSS_SCALE, a file) or is shared, or desc.ranks has several ranks. */
+   (init_scale, a file) or is shared, or desc.ranks has several ranks. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
@@ -631,13 +631,11 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 
 /* ----------------------------------------------------------- >>api  environment */
 
-/* Let the user of a program decide. AMP_DTYPE: fp32, fp16 or bf16 (float16, half, bfloat16).
-   AMP_LOSS_SCALE: a number, or dynamic. AMP_ENABLE: 0 is fp32 and scaler.disabled, whatever the
-   others say; 1 is not disabled, and fp16 where dtype is AMP_F32. Without AMP_LOSS_SCALE,
-   AMP_DTYPE=bf16 makes a zero desc.scaler AMP_PRESET_NONE, and a change to fp16 brings the
-   default scale where desc.scaler is AMP_PRESET_NONE or disabled or, for bf16, STATIC up to 1.
-   Storage: >>api storage. Capitals, underscores and blanks do not matter. *variable and *value
-   (pointers that may be NULL) tell what cannot be read: AMP_ERROR_INVALID_CONFIG. */
+/* Let the user of a program decide; amp_session_start does, too. AMP_DTYPE (fp32, fp16, bf16) is
+   the type. AMP_ENABLE=0 is fp32 and scaler.disabled. AMP_ENABLE=1 is neither; without AMP_DTYPE
+   it makes fp32 fp16, and ends a session's `off`. If the type becomes fp16, a scaler that is
+   disabled or AMP_PRESET_NONE becomes the default; if another, a zero one AMP_PRESET_NONE.
+   AMP_ERROR_INVALID_CONFIG: *variable and *value (may be NULL) tell what cannot be read. */
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
                                                const char **variable, const char **value);
 #endif /* AMP_NO_STDLIB */
@@ -1036,7 +1034,6 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    amp_optimizer_model, a session refuses the optimizer.
    A file loads if its moments and masters have the same formats (24BIT and SR also need its type
    of models); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
-   amp_optimizer_desc_from_env makes masters of desc.storage fp32 if AMP_DTYPE is not their type.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
    AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length that
    is no multiple of 32, or in amp_optimizer_set_moments. */
@@ -1165,15 +1162,8 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, or none
    No blanks around =. AMP_ERROR_PARSE changes nothing; *position says where (position may be
-   NULL). The environment variable AMP_POLICY may hold the same words. AMP_DTYPE=fp16 or bf16 is
-   low, even if the program has set op:gemm; then an AMP_POLICY of the other type (word or policy)
-   is AMP_ERROR_MIXED_TYPES. AMP_ENABLE=1, or an AMP_DTYPE of 16 bits, ends the program's off.
-   AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. AMP_ERROR_PARSE of AMP_DTYPE
-   or AMP_ENABLE: *value is its text, and *position 0. */
+   NULL). */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
-#ifndef AMP_NO_STDLIB
-AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
-#endif
 
 /* Write the policy in force as a table with reasons, line by line, with the layer patterns that
    have "matched nothing yet". AMP_ERROR_WRITE: write_fn returned false. */
@@ -1241,14 +1231,13 @@ typedef struct amp_session_desc {
 } amp_session_desc;
 
 /* Start a session. Zero *session before its first start; do not move it while it runs. desc NULL:
-   all defaults. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY override desc, with the
-   errors of amp_optimizer_desc_from_env, then of amp_autocast_from_env; if they ask for fp16, the
-   loss scale is on. Only start allocates, and large products use malloc. Products on another stream
-   than backend's stay fp32. In an iteration scale the loss, unscale gradients (with momentum: as
-   amp_optimizer_carry says), step unless scaler->found_inf, update the scaler, call
-   amp_session_changed. A loop's own Adam is at step scaler->good + 1. End sessions in reverse
-   order: each restores the autocast before it. AMP_ERROR_BAD_STATE: *session runs, perhaps below
-   another one or in another thread. */
+   all defaults. AMP_DTYPE and AMP_ENABLE override desc, as in amp_optimizer_desc_from_env; a type
+   of 16 bits also what desc.policy says of op:gemm. Only start allocates, and large products use
+   malloc. Products on another stream than backend's stay fp32. In an iteration scale the loss,
+   unscale gradients (with momentum: as amp_optimizer_carry says), step unless scaler->found_inf,
+   update the scaler, call amp_session_changed. A loop's own Adam is at step scaler->good + 1. End
+   sessions in reverse order: each restores the autocast before it. AMP_ERROR_BAD_STATE: *session
+   runs, perhaps below another one or in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
 
@@ -2989,8 +2978,8 @@ static const char *const ampi_texts[] = {
     "the state was saved by a newer amp.h",
     "the state is damaged: its checksum does not match",
     "the state is of other tensors or another kind of optimizer",
-    "fp16 and bf16 in one op, or one in AMP_DTYPE and the other in AMP_POLICY; a product on "
-    "CUDA wants A and B of one type, and C of that type or fp32",
+    "fp16 and bf16 in one op or in one desc of a session; a product on CUDA wants A and B of one "
+    "type, and C of that type or fp32",
     "the op is not safe in 16 bits: override it, or use its logits",
     "a word of the policy cannot be understood",
     "give the backend a workspace, or a larger one, for this product on CUDA",
@@ -4006,6 +3995,15 @@ static AMPI_NOINLINE int ampi_untouched(const amp_scaler_desc *d) {
            ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
            d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
            ampi_f64_in(&d->backoff_factor, 0.0, 0.0);
+}
+
+/* Makes the desc of a scaler fit another type: fp16 needs a loss scale, the others need none. */
+static AMPI_NOINLINE void ampi_scale_for(amp_scaler_desc *d, int was_fp16, int is_fp16) {
+    char *problem = d->problem;
+    if (!is_fp16 && ampi_untouched(d)) d->preset = AMP_PRESET_NONE;
+    if (!is_fp16 || was_fp16 || !(d->disabled || d->preset == AMP_PRESET_NONE)) return;
+    memset(d, 0, sizeof *d);
+    d->problem = problem;
 }
 #endif
 
@@ -6814,137 +6812,40 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 
 /* ----------------------------------------------------------- >>impl  environment */
 
-/* 1, 0, or -1 for neither. */
-static int ampi_find_switch(const char *text, size_t length) {
-    static const char *const names[] = {"0 off false no", "1 on true yes"};
-    return ampi_find(text, length, names, 2);
-}
-
-/* A variable, and its value without blanks around; of length 0 if it is not set, or blank. */
-typedef struct ampi_variable {
-    const char *name, *text;
-    size_t      length;
-} ampi_variable;
-
-static ampi_variable ampi_env(const char *name) {
-    static const char blanks[] = " \t\n\r";
-    const char       *text     = getenv(name);
-    ampi_variable     v        = {name, "", 0};
-    if (text) v.text = text + strspn(text, blanks);
-    v.length = strlen(v.text);
-    while (v.length && strchr(blanks, v.text[v.length - 1])) v.length--;
-    return v;
-}
-
-/* A number with a point, whatever the locale: 65536, 1024.5, 1e4. */
-static AMPI_NOINLINE int ampi_read_number(const char *text, size_t length, double *number) {
-    const char *end = text + length;
-    double      x = 0.0, ten = 1.0;
-    int         power = 0, digits = 0, point = 0, e = 0, negative;
-    if (text < end && *text == '+') text++;
-    for (; text < end && (*text == '.' || (*text >= '0' && *text <= '9')); text++) {
-        if (*text == '.' && point++) return 0;
-        if (*text == '.') continue;
-        x = x * 10.0 + (*text - '0');
-        power -= point;
-        digits++;
+/* Reads both variables: *on is 1, 0, or -1 if it is not set, and *type likewise; off is AMP_F32.
+   Returns NULL, or the variable that is wrong, and tells what it must be. */
+static const char *ampi_env(char *problem, int *on, int *type) {
+    static const char *const switches[] = {"0", "1"};
+    const char *enable = getenv("AMP_ENABLE"), *dtype = getenv("AMP_DTYPE");
+    *on = *type = -1;
+    if (enable && *enable) *on = ampi_find(enable, strlen(enable), switches, 2);
+    if (enable && *enable && *on < 0) {
+        ampi_tell(problem, "AMP_ENABLE must be 0 or 1, not \"%s\"", enable);
+        return "AMP_ENABLE";
     }
-    if (text < end && digits && ampi_lower(*text) == 'e') {
-        negative = ++text < end && *text == '-';
-        if (text < end && (*text == '-' || *text == '+')) text++;
-        if (text == end) return 0;
-        for (; text < end && *text >= '0' && *text <= '9'; text++)
-            if (e < 1000) e = e * 10 + (*text - '0');
-        power += negative ? -e : e;
-    }
-    for (; power > 0; power--) x *= 10.0;
-    for (; power < 0 && ten < 1e300; power++) ten *= 10.0;
-    *number = power < 0 ? 0.0 : x / ten;
-    return digits && text == end;
-}
-
-static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_scaler_desc *d) {
-    const int  is_word = ampi_named(text, length, "dynamic");
-    amp_scaler scaler;
-    double     number = 0.0;
-    if (!is_word && !(ampi_read_number(text, length, &number) && number > 0.0)) return 0;
-    if (!is_word || d->preset == AMP_PRESET_STATIC || d->preset == AMP_PRESET_NONE) {
-        /* limits and the rest were for another schedule */
-        char *problem = d->problem;
-        memset(d, 0, sizeof *d);
-        d->problem = problem;
-        d->preset  = is_word ? AMP_PRESET_DEFAULT : AMP_PRESET_STATIC;
-    }
-    d->disabled = 0;
-    if (!is_word) d->init_scale = (float)number;
-    if (!is_word && ampi_is_zero(&d->init_scale)) return 0; /* which would mean the default */
-    return ampi_scaler_setup(&scaler, d, NULL) == AMP_OK;
-}
-
-/* Was there no loss scale, for fp32 or bf16? The type becomes fp16 now. */
-static int ampi_no_scale(const amp_scaler_desc *s, amp_dtype type) {
-    const int small = s->preset == AMP_PRESET_STATIC && s->init_scale > 0.0f &&
-                      s->init_scale <= 1.0f; /* as 0.7.0's programs have it for bf16 */
-    return type != AMP_F16 &&
-           (s->disabled || s->preset == AMP_PRESET_NONE || (small && type == AMP_BF16));
-}
-
-/* Replaces a desc.storage that was made for model copies of another type. */
-static void ampi_env_storage(amp_optimizer_desc *d) {
-    static const amp_storage masters[] = {{AMP_FORMAT_F32, AMP_FORMAT_F32},
-                                          {AMP_FORMAT_F32, AMP_FORMAT_BF16},
-                                          {AMP_FORMAT_F32, AMP_FORMAT_8BIT}};
-    const amp_storage *s = d->storage;
-    if (!s || s->master == AMP_FORMAT_F32 || (unsigned)s->moments > (unsigned)AMP_FORMAT_8BIT)
-        return;
-    if (d->dtype == AMP_F32 || (d->dtype == AMP_F16 && s->master == AMP_FORMAT_SPLIT))
-        d->storage = &masters[s->moments];
-}
-
-/* Applies three variables, if they are set. Returns the one that is wrong and what it must be, or
-   NULL. */
-static AMPI_NOINLINE const char *ampi_env_choose(amp_optimizer_desc *d, const char **must) {
-    const ampi_variable dtype = ampi_env("AMP_DTYPE"), scale = ampi_env("AMP_LOSS_SCALE");
-    const ampi_variable enable = ampi_env("AMP_ENABLE");
-    const int       type = ampi_find_type(dtype.text, dtype.length);
-    const int       on   = ampi_find_switch(enable.text, enable.length);
-    const amp_dtype was  = d->dtype;
-    int             untouched;
-    *must = "0 or 1";
-    if (enable.length && on < 0) return enable.name;
-    *must = "fp32, fp16 or bf16";
-    if (on != 0 && dtype.length && type < 0) return dtype.name;
-    *must = "dynamic, or a number from 2^-126 to 2^126";
-    if (on >= 0) d->scaler.disabled = !on;
-    untouched = ampi_untouched(&d->scaler);
-    if (on == 0) d->dtype = AMP_F32;
-    else if (dtype.length) d->dtype = (amp_dtype)type;
-    else if (on == 1 && was == AMP_F32) d->dtype = AMP_F16;
-    if (d->dtype != was) ampi_env_storage(d);
-    if (on == 0) return NULL;
-    if (scale.length)
-        return ampi_env_scale(scale.text, scale.length, &d->scaler) ? NULL : scale.name;
-    if (d->dtype == AMP_F16 && ampi_no_scale(&d->scaler, was))
-        (void)ampi_env_scale("dynamic", 7, &d->scaler);
-    if (type == AMP_BF16 && untouched) d->scaler.preset = AMP_PRESET_NONE;
-    return NULL;
+    if (*on == 0) *type = AMP_F32;
+    if (*on == 0 || !dtype || !*dtype) return NULL;
+    *type = ampi_find_type(dtype, strlen(dtype));
+    if (*type >= 0) return NULL;
+    ampi_tell(problem, "AMP_DTYPE must be fp32, fp16 or bf16, not \"%s\"", dtype);
+    return "AMP_DTYPE";
 }
 
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
                                                const char **variable, const char **value) {
-    amp_optimizer_desc d;
-    const char        *wrong, *must;
+    const char *wrong;
+    int         on, type;
     if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
-    d = *desc;
-    ampi_blank(d.problem);
-    AMPI_IEEE(wrong = ampi_env_choose(&d, &must));
+    ampi_blank(desc->problem);
+    wrong = ampi_env(desc->problem, &on, &type);
     if (wrong && variable) *variable = wrong;
     if (wrong && value) *value = getenv(wrong);
-    if (wrong) {
-        ampi_tell(d.problem, "%s must be %s, not \"%s\"", wrong, must, getenv(wrong));
-        return AMP_ERROR_INVALID_CONFIG;
-    }
-    *desc = d;
+    if (wrong) return AMP_ERROR_INVALID_CONFIG;
+    if (on == 1 && type < 0 && desc->dtype == AMP_F32) type = (int)AMP_F16;
+    if (on >= 0) desc->scaler.disabled = !on;
+    if (type < 0 || type == (int)desc->dtype) return AMP_OK;
+    AMPI_IEEE(ampi_scale_for(&desc->scaler, desc->dtype == AMP_F16, type == (int)AMP_F16));
+    desc->dtype = (amp_dtype)type;
     return AMP_OK;
 }
 
@@ -9065,19 +8966,21 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
     return ampi_read_rule(equals + 1, length - before - 1, ruling) ? NULL : equals + 1;
 }
 
-/* Applies all words to ac, or none. low is AMP_DTYPE's type of model copies, AMP_F32 if it is not
-   set. It takes the place of what was said of products, and no word may contradict it. on ends an
-   earlier off. A policy whose name has no type takes low. */
-static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, int on, const char *text,
+/* Applies all words to ac, or none. low, unless it is AMP_F32, is the type that a session has. It
+   takes the place of what was said of products, ends an earlier off, and no word may contradict
+   it. A policy whose name has no type takes it. */
+static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *text,
                                    size_t *position) {
     static const char  separators[] = ",; \t\n\r";
     amp_autocast       changed = *ac;
     const ampi_ruling *product = &changed.ops[AMP_OP_GEMM];
     const char        *word;
     size_t             length;
-    if (low) changed.dtype = low;
-    if (low || on) changed.off = 0;
-    if (low && product->overridden) (void)ampi_override_word(&changed, low, "op:gemm=low", 11);
+    if (low) {
+        changed.dtype = low;
+        changed.off   = 0;
+        if (product->overridden) (void)ampi_override_word(&changed, low, "op:gemm=low", 11);
+    }
     for (word = text; *(word += strspn(word, separators)); word += length) {
         const char *wrong;
         int         mixed;
@@ -9094,28 +8997,8 @@ static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, int on, cons
 
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position) {
     if (!ac || !text) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_override_by(ac, AMP_F32, 0, text, position);
+    return ampi_override_by(ac, AMP_F32, text, position);
 }
-
-#ifndef AMP_NO_STDLIB
-AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position) {
-    const ampi_variable dtype = ampi_env("AMP_DTYPE"), enable = ampi_env("AMP_ENABLE");
-    const int   low  = ampi_find_type(dtype.text, dtype.length);
-    const int   on   = ampi_find_switch(enable.text, enable.length);
-    const char *text = getenv("AMP_POLICY"), *wrong = NULL;
-    if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
-    if (on != 0 && dtype.length && low < 0) wrong = dtype.text;
-    if (enable.length && on < 0) wrong = enable.text;
-    if (value) *value = wrong ? wrong : text;
-    if (wrong && position) *position = 0;
-    if (wrong) return AMP_ERROR_PARSE;
-    if (on != 0 && (low != 0 || ampi_env("AMP_POLICY").length))
-        return ampi_override_by(ac, low > 0 ? (amp_dtype)low : AMP_F32, on == 1, text ? text : "",
-                                position);
-    ac->off = 1;
-    return AMP_OK;
-}
-#endif
 
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
     char      line[160];
@@ -9202,41 +9085,39 @@ static int ampi_asks_for_fp16(const amp_autocast *ac) {
 /* The scaler and the scope of a session: from the program, and over it from the environment. */
 static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s, int on_cpu,
                                                       amp_scaler *scaler, amp_autocast *ac) {
-    const amp_scope    scope = {NULL, AMP_AUTOCAST_ON, AMP_F32};
-    const char        *whose = "amp_session_desc.policy", *text = s->policy ? s->policy : "";
-    size_t             at    = 0;
-    amp_capability     cpu;
-    amp_optimizer_desc d;
-    amp_dtype          own; /* what the program asks for */
-    amp_result         result;
+    const amp_scope scope = {NULL, AMP_AUTOCAST_ON, AMP_F32};
+    const char     *text  = s->policy ? s->policy : "";
+    amp_scaler_desc d     = s->scaler;
+    amp_dtype       low   = AMP_F16;
+    size_t          at    = 0;
+    int             own; /* does the program ask for fp16? */
+    amp_capability  cpu;
+    amp_result      result;
+#ifndef AMP_NO_STDLIB
+    int on, type;
+#endif
     if (!amp_dtype_size(s->dtype))
         return ampi_unknown(s->problem, "amp_session_desc.dtype", (int)s->dtype);
-    memset(&d, 0, sizeof d);
-    d.problem = s->problem;
-    d.scaler  = s->scaler;
-    d.dtype   = AMP_F16;
     if (on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
-        d.dtype = AMP_BF16;
-    AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, d.dtype));
-    result  = ampi_override_by(ac, s->dtype, 0, text, &at);
-    d.dtype = own = ampi_asks_for_fp16(ac) ? AMP_F16 : AMP_BF16;
-    if (own == AMP_BF16 && ampi_untouched(&d.scaler)) d.scaler.preset = AMP_PRESET_NONE;
-#ifndef AMP_NO_STDLIB
-    if (result == AMP_OK) {
-        whose  = "AMP_POLICY";
-        result = amp_autocast_from_env(ac, &text, &at);
-        AMPI_TRY(amp_optimizer_desc_from_env(&d, NULL, NULL));
-        if (ampi_asks_for_fp16(ac) && !ampi_env("AMP_LOSS_SCALE").length &&
-            ampi_no_scale(&d.scaler, d.dtype == AMP_F32 ? own : d.dtype))
-            (void)ampi_env_scale("dynamic", 7, &d.scaler);
-    }
-#endif
+        low = AMP_BF16;
+    AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, low));
+    result = ampi_override_by(ac, s->dtype, text, &at);
     if (result != AMP_OK) {
-        ampi_tell(d.problem, "%s: %s: \"%s\"", whose, amp_result_string(result), text + at);
+        ampi_tell(s->problem, "amp_session_desc.policy: %s: \"%s\"", amp_result_string(result),
+                  text + at);
         return result;
     }
+    own = ampi_asks_for_fp16(ac);
+    ampi_scale_for(&d, 1, own);
+#ifndef AMP_NO_STDLIB
+    if (ampi_env(s->problem, &on, &type)) return AMP_ERROR_INVALID_CONFIG;
+    if (type > 0) (void)ampi_override_by(ac, (amp_dtype)type, "", &at);
+    if (on >= 0) d.disabled = !on;
+    if (on == 1 || type == (int)AMP_F32) ac->off = type == (int)AMP_F32;
+    ampi_scale_for(&d, own, ampi_asks_for_fp16(ac));
+#endif
     AMPI_TRY(amp_autocast_push(ac, &scope));
-    return ampi_scaler_setup(scaler, &d.scaler, d.problem);
+    return ampi_scaler_setup(scaler, &d, s->problem);
 }
 
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc) {

@@ -7,7 +7,7 @@
    Build and run:
        cc -O2 -I. examples/autocast_ops.c -o autocast_ops -lm && ./autocast_ops
        ./autocast_ops --policy torch_cuda --op softmax --inputs fp16
-       AMP_POLICY='bf16 op:gelu=fp32' ./autocast_ops
+       ./autocast_ops --override 'bf16 op:gelu=fp32'
 
    You should see eight ops, their errors against fp32 (none above 1%), and "ok". The program
    exits with 1 if its types or its loss are not as claimed. */
@@ -27,8 +27,7 @@ static const char *const usage =
     "  --op NAME              in which type is it computed, and what does it return?\n"
     "    --inputs fp16,fp32   of inputs of these types (fp32),\n"
     "    --layer NAME         in this layer\n"
-    "  --table all|differ     the whole table; the ops about which policies differ\n"
-    "AMP_POLICY may hold the same text as --override; options come after it.\n";
+    "  --table all|differ     the whole table; the ops about which policies differ\n";
 
 enum { NUM_TYPES = 3, NUM_LISTS = 5, NUM_RULES = 6, MAX_INPUTS = 8 };
 static const char *const types[] = {"fp32", "fp16", "bf16"};
@@ -268,24 +267,12 @@ static int run_network(amp_autocast *ac) {
     return !ok;
 }
 
-static const char *const words = "types are fp32, fp16, bf16, low; ops: --table all";
-
 static void override(amp_autocast *ac, const char *where, const char *text) {
     size_t           at;
     const amp_result result = text ? amp_autocast_override(ac, text, &at) : AMP_OK;
-    if (result != AMP_OK) misread(where, amp_result_string(result), text, at, words);
-}
-
-/* AMP_POLICY, and AMP_DTYPE and AMP_ENABLE, which it must not contradict. */
-static void from_environment(amp_autocast *ac) {
-    static const char *const names[] = {"AMP_POLICY", "AMP_DTYPE", "AMP_ENABLE"};
-    const char      *text;
-    size_t           at;
-    const amp_result result = amp_autocast_from_env(ac, &text, &at);
-    int              whose  = 0;
-    if (result == AMP_OK) return;
-    while (whose < 2 && (!getenv(names[whose]) || strcmp(getenv(names[whose]), text) != 0)) whose++;
-    misread(names[whose], amp_result_string(result), text, at, whose ? words_of(names[whose]) : words);
+    if (result != AMP_OK)
+        misread(where, amp_result_string(result), text, at,
+                "types are fp32, fp16, bf16, low; ops: --table all");
 }
 
 static void print_help(void) { fputs(usage, stdout); }
@@ -305,7 +292,6 @@ int main(int argc, char **argv) {
     if (table == 1 && (policy >= 0 || text))
         fail(2, "--policy, --override", "change nothing in --table differ", "leave them out");
     must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));
-    from_environment(&ac);
     if (policy >= 0) override(&ac, "--policy", policies[policy]);
     override(&ac, "--override", text);
     if (table == 0) {

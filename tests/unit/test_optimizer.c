@@ -2620,11 +2620,11 @@ static bool get_bytes(void *user, void *data, size_t num_bytes) {
     return true;
 }
 
-TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environment or file need not ask; a preset is no "
-                    "scale, nor is a file whose scaler was disabled") {
-    enum { PLAIN, PRESET, ONE, NO_SCALE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, RANK, NONE, EMPTY, ENV_SCALE, ENV_BF16,
-           ENV_FP16, ENV_NO_SCALE, FILED, FILED_DISABLED, COUNT };
-    static const int refused[] = {PLAIN, PRESET, RANK, ENV_FP16, ENV_NO_SCALE, FILED_DISABLED};
+TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc or file need not ask; a preset is no "
+                    "scale, nor the default that AMP_DTYPE brings, nor is a file whose scaler was disabled") {
+    enum { PLAIN, PRESET, ONE, NO_SCALE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, RANK, NONE, EMPTY, ENV_BF16,
+           ENV_FP16, FILED, FILED_DISABLED, COUNT };
+    static const int refused[] = {PLAIN, PRESET, RANK, ENV_FP16, FILED_DISABLED};
     amp_ranks        alone;
     amp_scaler       shared;
     int              kind, way;
@@ -2648,8 +2648,8 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
             memset(&file, 0, sizeof file);
             desc.kind = kind ? AMP_KIND_SGD : AMP_KIND_OWN;
             if (way == PRESET) desc.scaler.preset = AMP_PRESET_STATIC;
-            if (way == ONE || way == ENV_FP16) desc.scaler.preset = AMP_PRESET_STATIC, desc.scaler.init_scale = 1.0f;
-            if (way == NO_SCALE || way == ENV_NO_SCALE) desc.scaler.preset = AMP_PRESET_NONE;
+            if (way == ONE) desc.scaler.preset = AMP_PRESET_STATIC, desc.scaler.init_scale = 1.0f;
+            if (way == NO_SCALE || way == ENV_FP16) desc.scaler.preset = AMP_PRESET_NONE;
             if (way == GIVEN) desc.scaler.init_scale = 65536.0f;
             if (way == CAPPED) desc.scaler.max_scale = 1.0f;
             if (way == DISABLED || way == FILED_DISABLED) desc.scaler.disabled = 1;
@@ -2657,12 +2657,9 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
             if (way == SHARED) desc.shared_scaler = &shared;
             if (way == REDUCED) desc.ranks = &ranks;
             if (way == RANK) desc.ranks = &alone;
-            if (way >= ENV_SCALE && way <= ENV_NO_SCALE) {
-                if (way == ENV_SCALE) setenv("AMP_LOSS_SCALE", "1024", 1);
-                else setenv("AMP_DTYPE", way == ENV_BF16 ? "bf16" : "fp16", 1);
-                desc.dtype = way == ENV_NO_SCALE ? AMP_F32 : AMP_BF16;
+            if (way == ENV_BF16 || way == ENV_FP16) {
+                setenv("AMP_DTYPE", way == ENV_BF16 ? "bf16" : "fp16", 1);
                 CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
-                unsetenv("AMP_LOSS_SCALE");
                 unsetenv("AMP_DTYPE");
             }
             if (way == NONE) {
