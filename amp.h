@@ -218,10 +218,6 @@
                             gcc -O0 -fsanitize=undefined compiles it in seconds, not minutes
        -fopenmp             with it, no macro: threads share the work on large arrays
        AMP_NO_AUTOCAST      everywhere: without autocast and session
-       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks,
-                            sparse gradients, reports, storage other than fp32. No struct changes;
-                            a desc, tensor or file that needs one is AMP_ERROR_UNSUPPORTED, by
-                            name. amp_kernels.cu needs none of them; the last halves its code
        AMP_FILE             with it, if this file has another name: that name, in quotes. The file
                             includes itself for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower
@@ -869,7 +865,6 @@ typedef struct amp_ranks {
     int       whole; /* nonzero: nothing is in shards; rank and count are not read               */
 } amp_ranks;
 
-#ifndef AMP_NO_RANKS
 /* This rank's range of tensor i, in whole chunks of 16384: tell the others once. Ranks share
    tensors in a row equally. Without ranks it is all. n is 0: a bad index, before prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
@@ -882,7 +877,6 @@ AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first,
    one launch on CUDA. AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *grads,
                                             size_t stride, size_t count, amp_dtype type);
-#endif
 
 /* ---------------------------------------------------------------- >>api  sparse
    Gradients that touch few rows of a tensor (embeddings). grad has these rows one after another,
@@ -1007,7 +1001,6 @@ typedef struct amp_tensor_report {
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
 } amp_tensor_report;
 
-#ifndef AMP_NO_REPORT
 /* What has happened so far. Of the same moment: tensor i; the last iterations, at most *count and
    AMP_HISTORY, oldest first. Both are AMP_ERROR_BAD_STATE before the first amp_optimizer_report,
    and after a load. All are AMP_ERROR_UNSUPPORTED without desc.report. */
@@ -1016,7 +1009,6 @@ AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count);
-#endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
    Low-precision optimizer state. amp_tensor.storage, or else desc.storage, names the formats of
@@ -2063,12 +2055,6 @@ typedef struct ampi_record {
 } ampi_record;
 
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
-#ifdef AMP_NO_STORAGE
-enum { AMPI_STORAGE = 0 }; /* all arrays are fp32: code for other formats is left out */
-#define ampi_cpu_split NULL
-#else
-enum { AMPI_STORAGE = 1 };
-#endif
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP == 0);
 
 /* A moment, or what is stored of a master beside the model. size: bytes of an element. */
@@ -2081,7 +2067,7 @@ typedef struct ampi_stored {
 
 /* Is it stored in another format than fp32? */
 AMPI_FN int ampi_is_coded(const ampi_stored *s) {
-    return AMPI_STORAGE && s->format != AMP_FORMAT_F32;
+    return s->format != AMP_FORMAT_F32;
 }
 
 /* One tensor as kernels see it, in backend memory. */
@@ -3566,15 +3552,13 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
     AMPI_(done)();
 }
 AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
-    const int bf16 = AMPI_STORAGE && b->x.moment[0].format == AMP_FORMAT_BF16;
+    const int bf16 = b->x.moment[0].format == AMP_FORMAT_BF16;
 #define AMPI_ON(id, ...)                                                           \
     if (b->x.kind == AMP_KIND_##id && bf16) AMPI_(formula)(b, AMP_KIND_##id, 1);   \
     else if (b->x.kind == AMP_KIND_##id) AMPI_(formula)(b, AMP_KIND_##id, 0);
     AMPI_OPTIMIZERS(AMPI_ON)
 #undef AMPI_ON
 }
-
-#ifndef AMP_NO_STORAGE
 
 /* Masters that are not fp32; master and f16 are constant where these are inlined. */
 AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
@@ -3732,12 +3716,6 @@ AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
     if (ampi_is_coded(&b->x.master)) AMPI_(masters)(b, put);
     if (b->x.moment[0].scale) AMPI_(moments_8bit)(b, put);
 }
-
-#else
-AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
-    (void)b, (void)drawn, (void)put;
-}
-#endif
 
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     const size_t    last  = AMPI_(last)(i, end);
@@ -4149,14 +4127,12 @@ static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_ty
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
 }
 
-/* What ranks, rows and report add to set-up, step and files. If AMP_NO_RANKS, _ROWS or _REPORT
-   leaves one out, macros refuse what needs it; the other functions are then never called. */
+/* What ranks, rows and report add to set-up, step and files. */
 typedef struct ampi_archive ampi_archive;
 typedef struct ampi_arena   ampi_arena;
 typedef struct ampi_loading ampi_loading;
 typedef struct ampi_state   ampi_state;
 typedef struct ampi_target  ampi_target;
-#ifndef AMP_NO_RANKS
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d); /* may the desc be so? */
 /* in prepare: ranks exchange their results. Are their tables the same? */
 static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result);
@@ -4168,29 +4144,12 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
 static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                   amp_result result);
 #endif
-#else
-#define ampi_ranks_ok(d) ampi_left_out((d), "desc.ranks", "RANKS")
-#define ampi_same_tables(opt, result) (result)
-#define ampi_read_set(a, read_fn, user) ampi_left_out(&(a)->opt->desc, "a set of files", "RANKS")
-#define ampi_save_ranks(opt, to, result) \
-    ((result) == AMP_OK ? ampi_replace_base((to), (opt)) : (result))
-#define ampi_load_ranks(opt, path, l, result) (result)
-#endif
-#ifndef AMP_NO_ROWS
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t);
 static void       ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
 /* a step: add up rows before their check; update these rows; find an element of the sums */
 static void       ampi_sum_rows(const amp_plan *plan, ampi_slot *slot);
 static void       ampi_update_rows(const amp_plan *plan, const ampi_slot *slot);
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats);
-#else
-#define ampi_rows_ok(opt, t) ampi_left_out(&(opt)->desc, "amp_tensor.rows", "ROWS")
-#define ampi_place_rows(opt, plan, arena)   ((void)0)
-#define ampi_sum_rows(plan, slot)           ((void)0)
-#define ampi_update_rows(plan, slot)        ((void)0)
-#define ampi_place_in_rows(opt, i, stats)   AMP_OK
-#endif
-#ifndef AMP_NO_REPORT
 static amp_result ampi_report_ok(const amp_optimizer_desc *d);
 static size_t     ampi_report_room(size_t num_slots); /* host memory after the plan's tables */
 static void       ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
@@ -4202,24 +4161,6 @@ static void       ampi_sample_weights(const amp_plan *plan, const ampi_slot *slo
 static void       ampi_walk_report(ampi_archive *a, const amp_optimizer *opt);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
-#else
-#define ampi_report_ok(d) ampi_left_out((d), "desc.report", "REPORT")
-#define ampi_report_room(num_slots)               0
-#define ampi_layout_report(opt, plan, arena)      ((void)0)
-#define ampi_sample_grads(h, x, type, n)          ((void)0)
-#define ampi_sample_weights(plan, slot, job, begin, n, h) ((void)0)
-#define ampi_walk_report(a, opt) \
-    ((a)->result = ampi_left_out(&(opt)->desc, "the report in the file", "REPORT"))
-#define ampi_forget(plan)      ((void)0)
-#define ampi_send_history(opt) AMP_OK
-#endif
-
-/* A desc or a file needs code that was left out. */
-static amp_result ampi_left_out(const amp_optimizer_desc *d, const char *what, const char *room) {
-    ampi_tell(d->problem, "%s needs what AMP_NO_%s has left out: compile AMP_IMPLEMENTATION "
-                          "without it", what, room);
-    return AMP_ERROR_UNSUPPORTED;
-}
 
 AMPI_COLD_BEGIN
 
@@ -4463,8 +4404,6 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
         {groups && t->rows && t->rows->row_length % AMPI_GROUP != 0, AMP_ERROR_UNSUPPORTED,
          "moments of 8 bits need a row_length that is a multiple of 32"},
         {1, AMP_OK, NULL}};
-    if (coded && !opt->backend.functions->split_fn)
-        return ampi_left_out(&opt->desc, "storage", "STORAGE");
     return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
 
@@ -5238,7 +5177,6 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
     return amp_cast(dst, dst_type, src, src_type, n);
 }
 
-#ifndef AMP_NO_STORAGE
 static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype model_type,
                                  const ampi_stored *master, const void *src, size_t n) {
     const uint32_t fp = ampi_fp_begin();
@@ -5248,7 +5186,6 @@ static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype
     ampi_fp_end(fp);
     return AMP_OK;
 }
-#endif
 
 static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, size_t first,
                                 size_t count, float *const *weights, void *const *grads) {
@@ -6077,7 +6014,7 @@ static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_b
 static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                             size_t from, unsigned char *at, size_t n) {
     const ampi_stored *master = &slot->master;
-    const int        c    = AMPI_STORAGE && s->coded, fp16 = slot->model_type == AMP_F16;
+    const int        c    = s->coded, fp16 = slot->model_type == AMP_F16;
     const size_t     size = c ? 2 : s->size, low = c ? master->size : 0;
     unsigned char   *room = c ? a->room : at, *lows = room + 2 * n;
     const uint32_t   fp   = ampi_fp_begin();
@@ -6141,15 +6078,10 @@ AMPI_COLD_BEGIN
 /* The file has another storage format: tells both names. */
 static void ampi_stores_other(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
     a->result = AMP_ERROR_MISMATCH;
-    if (a->opt->backend.functions->split_fn)
-        ampi_tell(a->opt->desc.problem,
-                  "amp_storage.%s is %s in the file, not %s: set desc.storage or "
-                  "amp_tensor.storage",
-                  what, theirs <= AMP_FORMAT_SR ? ampi_formats[theirs].name : "unknown",
-                  ampi_formats[ours].name);
-    else
-        a->result = ampi_left_out(
-            &a->opt->desc, "the file's desc.storage, or amp_tensor.storage,", "STORAGE");
+    ampi_tell(a->opt->desc.problem,
+              "amp_storage.%s is %s in the file, not %s: set desc.storage or amp_tensor.storage",
+              what, theirs <= AMP_FORMAT_SR ? ampi_formats[theirs].name : "unknown",
+              ampi_formats[ours].name);
 }
 
 /* Which moments a tensor has, with 4 if it is own, and 8 if its moments are missing; the formats
@@ -7773,7 +7705,6 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
    are a branch of the tree of all M. Without whole, each sum that ranks add is 0 on all ranks
    except one, or consists of whole numbers below 2^32, so that any order is exact. */
 
-#ifndef AMP_NO_RANKS
 AMPI_COLD_BEGIN
 
 enum { AMPI_RANKS = 65536 }; /* at most, so that no file of a set can make a load take long */
@@ -8158,7 +8089,6 @@ static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, am
 #endif /* AMP_NO_STDLIB */
 
 AMPI_COLD_END
-#endif /* AMP_NO_RANKS */
 
 /* ---------------------------------------------------------------- >>impl  sparse
    The sum of a row: its entries are added 64 at a time, in order, then these sums in order. The
@@ -8167,7 +8097,6 @@ AMPI_COLD_END
    Launches on CUDA: 4, 1 for every 8 bits of the largest number of rows in a tensor, and 1 if a
    max_rows is above 8192. */
 
-#ifndef AMP_NO_ROWS
 AMPI_COLD_BEGIN
 
 /* Is what a tensor says of its rows consistent? */
@@ -8322,15 +8251,11 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
 
 AMPI_STRICT_END
 
-#endif /* AMP_NO_ROWS */
-
 /* --------------------------------------------------------------- >>impl  report
    A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report). Here they
    are read, saved and evaluated. A state without a report begins a new history. On another number
    of ranks a run goes on with the report that counts the most overflows, and each tensor with the
    one that counts the most in it. */
-
-#ifndef AMP_NO_REPORT
 
 AMPI_STRICT_BEGIN
 
@@ -8717,7 +8642,6 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 }
 
 AMPI_COLD_END
-#endif /* AMP_NO_REPORT */
 
 #ifndef AMP_NO_AUTOCAST
 
