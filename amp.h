@@ -649,7 +649,7 @@ AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
    it), y is rows x out; bias has out elements or is NULL. backward: dx = dy w, dw = dy^T x, dbias
    = the column sums of dy, row after row. dx, dw and dbias may be NULL; without dx w may be NULL,
    without dw x. dx may be x. Nonzero accumulate adds to dw and dbias, never to dx.
-   AMP_ERROR_OVERLAP also: y with bias, dw with w or dx, dbias with dy, dx or dw. */
+   AMP_ERROR_OVERLAP also: dw with w or dx, dbias with dy, dx or dw. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -659,9 +659,9 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
 /* C = alpha op(A) op(B) + beta C, row-major: C is m x n, op(A) m x k, op(B) k x n; op transposes
    if trans is nonzero. Each matrix has its own type; sums are fp32 (>>numbers). A leading
    dimension is the distance of rows in elements; 0: packed. As in BLAS, C is not read if beta is
-   0, nor are A and B if alpha is 0. AMP_ERROR_OVERLAP: C shares an element with what is read;
-   rows of two matrices may alternate in one buffer. backend NULL: CPU. Memory, and CUDA: >>api
-   batches. In a scope of the thread's autocast fp32 operands may be cast: >>api autocast. */
+   0, nor are A and B if alpha is 0. C must share no element with A, B or a bias: AMP_ERROR_OVERLAP
+   if its first is one of theirs (rows may alternate in one buffer). backend NULL: CPU. Memory, and
+   CUDA: >>api batches. In a scope of autocast fp32 operands may be cast: >>api autocast. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
@@ -2942,8 +2942,8 @@ static const char *const ampi_texts[] = {
     "not offered here: for this type or desc.kind (unscale fp16 with "
     "amp_scaler_unscale), while a stream is captured, without a cuBLAS handle, or for a "
     "path that is not a file's",
-    "C shares an element with A or B, or with another matrix of its batch; or weights, "
-    "gradients and models of an optimizer overlap",
+    "C begins at an element of A, B or bias, or shares one with another matrix of its batch; or "
+    "weights, gradients and models of an optimizer overlap",
     "the allocator returned NULL",
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
     "call the init function of this object first",
@@ -7492,41 +7492,16 @@ AMPI_HOST AMPI_ALWAYS amp_result ampi_matrices_ok(ampi_matrices *x, size_t count
                ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
 
-/* Is an element of C in bytes of memory at row? C's rows begin at two distances, that of its own
-   rows and that of the matrices of a batch, which lie one behind another or, as heads do, side
-   by side. From where memory ends go back by the longer one, as often as it fits, then by the
-   shorter: that is the last row of C which begins before the end. */
-static int ampi_meets_row(const amp_gemm_args *g, uintptr_t row, size_t bytes) {
-    const size_t    size   = amp_dtype_size(g->c_type), ld = g->ldc * size;
-    const size_t    stride = g->count > 1 ? g->stride_c * size : 1; /* not 0 */
-    const uintptr_t c      = (uintptr_t)g->c, end = row + bytes;
-    uintptr_t       x      = end - c - 1;
-    if (end <= c) return 0;
-    if (g->stride_c < g->ldc) {
-        x -= ampi_min(x / ld, g->m - 1) * ld;
-        x -= ampi_min(x / stride, g->count - 1) * stride;
-    } else {
-        x -= ampi_min(x / stride, g->count - 1) * stride;
-        x -= ampi_min(x / ld, g->m - 1) * ld;
-    }
-    return x < g->n * size + bytes - 1;
-}
-
-/* Does C share an element with x, which is read? Row by row, but only where their ranges meet. */
-static int ampi_rows_meet(const amp_gemm_args *g, const ampi_matrices *x) {
-    size_t i, r;
-    for (i = 0; i < (x->stride ? g->count : 1); i++)
-        for (r = 0; r < x->rows; r++) {
-            const void *row = ampi_at(x->x, x->type, i * x->stride + r * x->ld);
-            if (ampi_meets_row(g, (uintptr_t)row, x->cols * amp_dtype_size(x->type))) return 1;
-        }
-    return 0;
-}
+/* Is C's first element one of x, which is read? */
 AMPI_HOST AMPI_ALWAYS int ampi_meets(const amp_gemm_args *g, const ampi_matrices *x) {
-    const size_t size   = (g->count - 1) * x->stride + (x->rows - 1) * x->ld + x->cols;
-    const size_t size_c = (g->count - 1) * g->stride_c + (g->m - 1) * g->ldc + g->n;
-    return (uintptr_t)x->x < (uintptr_t)ampi_at(g->c, g->c_type, size_c) &&
-           (uintptr_t)g->c < (uintptr_t)ampi_at(x->x, x->type, size) && ampi_rows_meet(g, x);
+    const size_t row = x->ld * amp_dtype_size(x->type), cols = x->cols * amp_dtype_size(x->type);
+    size_t       i;
+    for (i = 0; i < (x->stride ? g->count : 1); i++) {
+        const uintptr_t first = (uintptr_t)ampi_at(x->x, x->type, i * x->stride);
+        const uintptr_t c     = (uintptr_t)g->c - first; /* huge if it lies in front */
+        if (c < x->rows * row && c % row < cols) return 1;
+    }
+    return 0;
 }
 
 /* Check a product whose arguments are all there, and replace leading dimensions of 0. */
