@@ -4071,7 +4071,6 @@ TEST(arrays_apart, "manual: prepare refuses gradients that overlap, a weight tha
 
 TEST(many_apart, "manual: of 10^4 tensors in any order, two that overlap by one element are found") {
     enum { MANY = 10000 };
-    const int          many = test_state.quick > 1 ? MANY / 5 : MANY; /* each meets all others */
     static float       w[2 * MANY], g[2 * MANY];
     char               why[AMP_PROBLEM_SIZE];
     amp_optimizer_desc d = {0};
@@ -4080,11 +4079,11 @@ TEST(many_apart, "manual: of 10^4 tensors in any order, two that overlap by one 
     for (round = 0; round < 4; round++) {
         amp_optimizer opt;
         CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
-        for (i = 0; i < many; i++) {
-            const int  at = (i * 7919 + 3) % many; /* a prime: a permutation */
+        for (i = 0; i < MANY; i++) {
+            const int  at = (i * 7919 + 3) % MANY; /* a prime: a permutation */
             amp_tensor t  = {0};
-            t.n      = round && i == many / 4 * round ? 3 : 2; /* into the next one's weight or gradient */
-            t.weight = w + 2 * (many - 1 - at);
+            t.n      = round && i == MANY / 4 * round ? 3 : 2; /* into the next one's weight or gradient */
+            t.weight = w + 2 * (MANY - 1 - at);
             t.grad   = g + 2 * at;
             CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
         }
