@@ -439,13 +439,11 @@ typedef struct amp_scaler {
    contradictory or, in DEFAULT and STATIC, makes a scale or 1 / scale that is not normal. */
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
 
-/* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it is
-   unscaled (a scale below 1). It stays set until amp_scaler_update. n may be 0. */
-AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
-
-/* Check src, and write it times 1 / scale to dst: n floats apart from src; or src itself (fp32,
-   bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose what scaling saved); or NULL, to check only.
-   A partial overlap is AMP_ERROR_OVERLAP. After all gradients, step if found_inf is 0. */
+/* Check src: set found_inf, until amp_scaler_update, if an element is inf or NaN or, in DEFAULT and
+   STATIC, becomes so when it is unscaled (a scale below 1). Write it times 1 / scale to dst: n
+   floats apart from src; or src itself (fp32, bf16; fp16 is AMP_ERROR_UNSUPPORTED: it would lose
+   what scaling saved); or NULL, to check only. n may be 0. A partial overlap is AMP_ERROR_OVERLAP.
+   After all gradients, step if found_inf is 0. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n);
 
@@ -1068,7 +1066,6 @@ typedef enum amp_policy {
 typedef struct amp_capability {
     int         fp16, bf16, tf32; /* nonzero: faster than fp32 in products of large matrices      */
     amp_dtype   dtype;            /* recommended for model copies                                 */
-    amp_policy  policy;           /* recommended                                                  */
     int         scaler;           /* nonzero: with a dynamic loss scale                           */
     const char *advice;           /* the same in words                                            */
 } amp_capability;
@@ -1337,9 +1334,8 @@ typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
 #undef AMPI_OP
 
 /* The op of a name, as PyTorch or TensorFlow spell it; capitals and underscores do not matter.
-   AMP_ERROR_INVALID_ARGUMENT: unknown. And the name of an op, such as LAYER_NORM; or NULL. */
-AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
-AMP_DEF const char *amp_op_name(amp_op op);
+   AMP_ERROR_INVALID_ARGUMENT: unknown. (AMP_OP_LIST makes a table of names.) */
+AMP_DEF amp_result amp_op_from_string(const char *name, amp_op *op);
 
 /* The type to compute op in, and the type to return, for floating-point inputs of these types, by
    ac (NULL: the thread's autocast). compute and output may be NULL. AMP_ERROR_BANNED: op is banned.
@@ -4057,10 +4053,6 @@ AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
         AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
     else if (dst && dst != src && n) ampi_cast_all(dst, dst_type, src, src_type, n);
     return AMP_OK;
-}
-
-AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n) {
-    return amp_scaler_unscale(s, NULL, grad, type, n);
 }
 
 static AMPI_NOINLINE void ampi_scaler_update(amp_scaler *s) { ampi_scaler_transition(s); }
@@ -7671,7 +7663,6 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
     c->bf16   = major >= 8 || amx || pairs || fours;
     c->tf32   = major >= 8 || amx;
     c->dtype  = c->bf16 ? AMP_BF16 : c->fp16 ? AMP_F16 : AMP_F32;
-    c->policy = AMP_POLICY_DEFAULT;
     c->scaler = c->fp16 && !c->bf16;
     c->advice =
         amx     ? "AMX: bf16 products are several times as fast as fp32's and need no loss scale; "
@@ -8708,10 +8699,6 @@ AMP_DEF amp_result amp_op_from_string(const char *name, amp_op *op) {
     if (found < 0) return AMP_ERROR_INVALID_ARGUMENT;
     *op = (amp_op)found;
     return AMP_OK;
-}
-
-AMP_DEF const char *amp_op_name(amp_op op) {
-    return (unsigned)op < (unsigned)AMP_NUM_OPS ? ampi_ops[op].name : NULL;
 }
 
 /* ------------------------------------------------------------- >>impl  autocast */

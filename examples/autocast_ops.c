@@ -31,6 +31,9 @@ static const char *const usage =
 
 enum { NUM_TYPES = 3, NUM_LISTS = 5, NUM_RULES = 6, MAX_INPUTS = 8 };
 static const char *const types[] = {"fp32", "fp16", "bf16"};
+#define OP_NAME(id, rules) #id,
+static const char *const op_names[] = {AMP_OP_LIST(OP_NAME)};
+#undef OP_NAME
 static const char *const policies[] = {
     "default", "torch_cuda", "torch_cpu", "tf", "apex_o1", /* the first NUM_LISTS have op lists */
     "apex_o0", "apex_o2", "apex_o3", "keras_mixed_float16", "keras_mixed_bfloat16", NULL};
@@ -91,7 +94,7 @@ static void print_rules(const amp_autocast *ac) {
         int column = 99;
         printf("\n%s: %s", rules[r][0], rules[r][1]);
         for (int op = 0; op < AMP_NUM_OPS; op++) {
-            const char *name = amp_op_name((amp_op)op);
+            const char *name = op_names[op];
             if (l.rule[op] != r) continue;
             if (column + (int)strlen(name) > 79) column = printf("\n   ") - 1;
             column += printf(" %s%s", name, l.own[op] ? "*" : "");
@@ -114,7 +117,7 @@ static void compare(void) {
         int same = 1;
         for (int p = 1; p < NUM_LISTS; p++) same &= l[p].rule[op] == l[0].rule[op];
         if (same) continue;
-        printf("%-29s", amp_op_name((amp_op)op));
+        printf("%-29s", op_names[op]);
         for (int p = 0; p < NUM_LISTS; p++)
             printf(p + 1 < NUM_LISTS ? "%-11s" : "%s\n", rules[l[p].rule[op]][0]);
     }
@@ -127,8 +130,8 @@ static void ask(amp_autocast *ac, amp_op op, const amp_dtype *in, int count,
                 amp_dtype *compute, amp_dtype *output) {
     const amp_result result = amp_autocast_dtype(ac, op, in, count, compute, output);
     char             remedy[96];
-    snprintf(remedy, sizeof remedy, "give --override op:%s=fp32", amp_op_name(op));
-    if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), remedy);
+    snprintf(remedy, sizeof remedy, "give --override op:%s=fp32", op_names[op]);
+    if (result != AMP_OK) fail(2, op_names[op], amp_result_string(result), remedy);
 }
 
 static void answer(amp_autocast *ac, const char *name, const char *inputs, const char *layer) {
@@ -148,7 +151,7 @@ static void answer(amp_autocast *ac, const char *name, const char *inputs, const
     amp_autocast_use(ac); /* the thread's: whoever computes need not be handed it */
     ask(NULL, op, in, count, &compute, &output);
     must(amp_autocast_dump(ac, read_line, &l));
-    printf("%s of %s: compute in %s, return %s (%s; %s)\n", amp_op_name(op), inputs,
+    printf("%s of %s: compute in %s, return %s (%s; %s)\n", op_names[op], inputs,
            types[compute], types[output], layer ? layer : rules[l.rule[op]][0], l.title);
 }
 
@@ -211,7 +214,7 @@ static const value *apply(amp_autocast *ac, amp_op op, const char *layer, const 
         most      = fmax(most, fabs((double)results[0][n].x[i]));
     }
     if (run)
-        printf("%-9s%-15s%-5s%-7s%-10s%-10s%7.4f%%\n", layer, amp_op_name(op), types[in[0]],
+        printf("%-9s%-15s%-5s%-7s%-10s%-10s%7.4f%%\n", layer, op_names[op], types[in[0]],
                b ? types[in[1]] : "", types[out->computed], types[out->type], 100.0 * error / most);
     return out;
 }

@@ -548,8 +548,9 @@ static void recipe_j(void) {
 }
 
 /* k. A scaler alone, around an optimizer that reads scaled gradients and divides by the scale on the
-   way, as fused kernels do. amp_scaler_check looks for overflows and changes nothing; the optimizer
-   runs only if there was none (found_inf is 0); _update moves the scale, once an iteration. */
+   way, as fused kernels do. amp_scaler_unscale to NULL looks for overflows and writes nothing; the
+   optimizer runs only if there was none (found_inf is 0); _update moves the scale, once an
+   iteration. */
 typedef struct fused { float w[DIM]; amp_f16 grad[DIM]; float scale; int steps; } fused;
 
 static void fused_sgd(fused *f) {
@@ -565,7 +566,7 @@ static void recipe_k(void) {
     for (int step = 0; step < 60; step++) {
         f.scale = scaler.scale;
         loss = loss_of(f.w, AMP_F32, 0, SAMPLES, f.scale, f.grad);
-        must(amp_scaler_check(&scaler, f.grad, AMP_F16, DIM)); /* of each gradient */
+        must(amp_scaler_unscale(&scaler, NULL, f.grad, AMP_F16, DIM)); /* of each gradient */
         if (!scaler.found_inf) fused_sgd(&f);
         must(amp_scaler_update(&scaler));
     }

@@ -315,7 +315,7 @@ TEST(by_hand, "recipe d: amp_scaler_set_scale replaces the scale, keeps growth_t
         desc.preset = (amp_preset)preset;
         CHECK_EQ_INT(amp_scaler_init(&s, &desc), AMP_OK);
         for (i = 0; i < 7; i++) {
-            CHECK_EQ_INT(amp_scaler_check(&s, NULL, AMP_F32, 0), AMP_OK);
+            CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, AMP_F32, 0), AMP_OK);
             CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
         }
         s.stuck         = 1;
@@ -325,7 +325,7 @@ TEST(by_hand, "recipe d: amp_scaler_set_scale replaces the scale, keeps growth_t
         want.stuck      = 0;
         CHECK_EQ_INT(amp_scaler_set_scale(&s, 48.0f), AMP_OK);
         CHECK_MEM(&s, &want, sizeof s);
-        CHECK_EQ_INT(amp_scaler_check(&s, NULL, AMP_F32, 0), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, AMP_F32, 0), AMP_OK);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
         CHECK_EQ_F32(s.scale, 48.0f); /* and stays, until the rules move it */
         CHECK_EQ_U64(bits64(s.next_scale), bits64(48.0));

@@ -414,7 +414,7 @@ TEST(resume_extreme_scales, "law 12: a scale of 0 (TORCH), inf (KERAS) or at its
         scaler = amp_optimizer_scaler(&one.opt);
         for (k = 0; k < 1200; k++) {
             scaler->found_inf = presets[p] != AMP_PRESET_KERAS;
-            CHECK_EQ_INT(amp_scaler_check(scaler, NULL, AMP_F32, 0), AMP_OK);
+            CHECK_EQ_INT(amp_scaler_unscale(scaler, NULL, NULL, AMP_F32, 0), AMP_OK);
             CHECK_EQ_INT(amp_scaler_update(scaler), AMP_OK);
         }
         if (p == 0) CHECK_EQ_F32(scaler->scale, 0.0f);
