@@ -1532,8 +1532,6 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
     if (!ROWS) ampi_end_update(plan);
 }
 
-#ifndef AMP_NO_STORAGE
-
 /* B where not all arrays are fp32. A thread has N elements of a group of 32, so that 32 / N lanes
    agree on the group's largest magnitude. N is four if arrays are aligned for it, with formats
    that are constants; else one, with any format.
@@ -1991,11 +1989,6 @@ static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtyp
                        *master, src, n);
 }
 
-#else
-#define ampi_coded_kernel ampi_update_kernel
-#define ampi_split_kernel ampi_decide_kernel
-#define ampi_cuda_split   NULL
-#endif /* AMP_NO_STORAGE */
 
 /* The jobs around an optimizer of the user's own. OWN: only for own slots, which have the last
    chunks. (The scale is published here, and B does not publish it again.) */

@@ -5,7 +5,7 @@
      c  a gradient penalty: gradients are needed unscaled in the middle of an iteration
      d  a loss scale set by hand
      e  a learning-rate schedule and an average of weights that respect skipped steps
-     f  several runs in one program, settings from the environment
+     f  several runs in one program, the type from the environment
      g  gradients that carry momentum from step to step
      h  clipping: after unscaling, before the step
      i  the batch of a skipped step, repeated until the step is taken; spikes are skipped
@@ -16,8 +16,8 @@
        cc -O2 -I. examples/recipes.c -o recipes -lm && ./recipes
 
    Each prints a few lines that end with "ok": the program checks what it says and exits with 1 if
-   it does not hold. For f, try AMP_DTYPE=bf16 ./recipes, or AMP_LOSS_SCALE=12abc, which is
-   refused. Each recipe fits y = w x with a half-precision copy of w. */
+   it does not hold. For f, try AMP_DTYPE=bf16 ./recipes, or AMP_DTYPE=fp8, which is refused.
+   Each recipe fits y = w x with a half-precision copy of w. */
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
@@ -273,12 +273,12 @@ static void recipe_e(void) {
 }
 
 /* f. Several runs in one program: a sweep, an ensemble, a service. Whoever starts the program may
-   choose type and scale; a value that cannot be read must not pass unnoticed. */
+   choose the type; a value that cannot be read must not pass unnoticed. */
 static amp_optimizer_desc settings(void) {
-    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW};
-    const char        *variable, *value;
-    if (amp_optimizer_desc_from_env(&desc, &variable, &value) == AMP_OK) return desc;
-    misread(variable, "cannot be read", value, 0, words_of(variable));
+    static char        why[AMP_PROBLEM_SIZE];
+    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = why};
+    if (amp_optimizer_desc_from_env(&desc, NULL, NULL) != AMP_OK)
+        fail(2, "the environment", why, "change it, or unset it");
     return desc;
 }
 
@@ -548,8 +548,9 @@ static void recipe_j(void) {
 }
 
 /* k. A scaler alone, around an optimizer that reads scaled gradients and divides by the scale on the
-   way, as fused kernels do. amp_scaler_check looks for overflows and changes nothing; the optimizer
-   runs only if there was none (found_inf is 0); _update moves the scale, once an iteration. */
+   way, as fused kernels do. amp_scaler_unscale to NULL looks for overflows and writes nothing; the
+   optimizer runs only if there was none (found_inf is 0); _update moves the scale, once an
+   iteration. */
 typedef struct fused { float w[DIM]; amp_f16 grad[DIM]; float scale; int steps; } fused;
 
 static void fused_sgd(fused *f) {
@@ -565,7 +566,7 @@ static void recipe_k(void) {
     for (int step = 0; step < 60; step++) {
         f.scale = scaler.scale;
         loss = loss_of(f.w, AMP_F32, 0, SAMPLES, f.scale, f.grad);
-        must(amp_scaler_check(&scaler, f.grad, AMP_F16, DIM)); /* of each gradient */
+        must(amp_scaler_unscale(&scaler, NULL, f.grad, AMP_F16, DIM)); /* of each gradient */
         if (!scaler.found_inf) fused_sgd(&f);
         must(amp_scaler_update(&scaler));
     }
@@ -576,8 +577,7 @@ static void recipe_k(void) {
 }
 
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Run eleven recipes, a to k. Recipe f reads AMP_ENABLE, AMP_DTYPE\n"
-                           "and AMP_LOSS_SCALE.\n");
+    no_options(argc, argv, "Run eleven recipes, a to k. Recipe f reads AMP_ENABLE and AMP_DTYPE.\n");
     const amp_optimizer_desc desc = settings();
     make_data();
     recipe_a();

@@ -49,7 +49,7 @@ AMP_QUICK ?= 1
 export AMP_QUICK
 # What narrows a test, or speaks to the library, is for programs that are run by hand.
 unexport AMP_TEST_PART AMP_TEST_TIER AMP_TEST_AFTER AMP_TEST_NAMES
-unexport AMP_POLICY AMP_DTYPE AMP_LOSS_SCALE AMP_ENABLE
+unexport AMP_DTYPE AMP_ENABLE
 less = $(if $(filter 0,$(AMP_QUICK)),$(1),$(2))
 RUN_aarch64        = AMP_QUICK=$(call less,1,2) RUNNER=qemu-aarch64
 RUN_s390x          = AMP_QUICK=$(call less,1,2) RUNNER=qemu-s390x

@@ -136,13 +136,6 @@ static inline const char *counted(size_t n, const char *noun) {
 
 /* ------------------------------------------------------------------------------------- options */
 
-/* What amp.h reads in a variable of the environment. */
-static inline const char *words_of(const char *variable) {
-    return strcmp(variable, "AMP_ENABLE") == 0  ? "give 0 or 1"
-           : strcmp(variable, "AMP_DTYPE") == 0 ? "give fp32, fp16 or bf16"
-                                                : "give a number above 0, or dynamic"; /* AMP_LOSS_SCALE */
-}
-
 /* Does this option, which has no value, stand anywhere? */
 static inline int is_given(const char *option, int argc, char **argv) {
     for (int i = 1; i < argc; i++)

@@ -74,7 +74,7 @@ program plain -O3 tests/host/cblas_trainer.c
 program amp -O3 -DAMP tests/host/cblas_trainer.c "$out/amp.o"
 losses plain plain env
 losses fp32 amp env AMP_ENABLE=0
-losses bf16 amp env AMP_DTYPE=bf16 AMP_POLICY=op:gemm=low
+losses bf16 amp env AMP_DTYPE=bf16 TRAINER_POLICY=op:gemm=low
 near plain fp32 0.001 "the trainer, MLP and RNN: in fp32 the losses of the BLAS"
 near plain bf16 0.02 "the trainer, MLP and RNN: in bf16 losses at parity over 3 seeds"
 ! cmp -s "$out/fp32.txt" "$out/bf16.txt"

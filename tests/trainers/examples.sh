@@ -60,15 +60,12 @@ ops 'a type that is none is marked, and types are named' "op:softmax=.fp99$words
 ops 'so is an op that is none'                  "op:.sotmax=fp32$words" '--override op:sotmax=fp32'
 ops 'what allows a banned op'  'give --override op:BINARY_CROSS_ENTROPY=fp32$' \
     '--op binary_cross_entropy --inputs fp16'
-for variable in AMP_POLICY AMP_DTYPE AMP_ENABLE; do
-    refuses "autocast_ops: a bad $variable is named" "ops: $variable: .*: .fp9;" env $variable=fp9 "$build/autocast_ops"
-done
 ops 'a question beside a table is refused' '--op: cannot stand beside --table' '--op softmax --table all'
 ops 'what --table differ leaves out'       '--table differ; leave'             '--table differ --policy tf'
 ops 'inputs without an op are refused'     '--inputs: does nothing without --op' '--inputs fp16'
-for pair in 'AMP_DTYPE/fp32, fp16 or bf16' 'AMP_ENABLE/0 or 1' 'AMP_LOSS_SCALE/a number above 0, or dynamic'; do
+for pair in 'AMP_DTYPE/fp32, fp16 or bf16' 'AMP_ENABLE/0 or 1'; do
     variable=${pair%/*}
-    refuses "recipes: a bad $variable, and what is allowed" "recipes: $variable: .*foo; give ${pair#*/}\$" \
+    refuses "recipes: a bad $variable, and what is allowed" ": $variable must be ${pair#*/}, not .foo.; change it" \
         env $variable=foo "$build/recipes"
 done
 "$build/state" --quick > "$out/log" 2>&1 &&

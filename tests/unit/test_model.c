@@ -1535,7 +1535,7 @@ static void call_scaler(void) {
         if (what <= 2 && w.m.shared) is = amp_scaler_update(s);
         else if (what <= 2) is = amp_scaler_set_scale(s, scale);
         else if (what == 3) s->found_inf = 7;
-        else is = amp_scaler_check(s, &inf[w.m.step % 2], AMP_F32, 1);
+        else is = amp_scaler_unscale(s, NULL, &inf[w.m.step % 2], AMP_F32, 1);
         if (r) continue;
         if (what <= 2 && w.m.shared) {
             m_scaler *m = scaler_of();

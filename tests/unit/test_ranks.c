@@ -1975,7 +1975,7 @@ static void skip_one(member *m) {
     shard_run(m);
     if (m->result == AMP_OK && m->rank == 0) {
         amp_optimizer_scaler(&m->opt)->found_inf = 1;
-        m->result = amp_scaler_check(amp_optimizer_scaler(&m->opt), &more, AMP_F32, 1);
+        m->result = amp_scaler_unscale(amp_optimizer_scaler(&m->opt), NULL, &more, AMP_F32, 1);
     }
     if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
 }

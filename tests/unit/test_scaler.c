@@ -71,7 +71,7 @@ static amp_scaler scaler_of(amp_preset preset, float scale, int interval) {
 /* One iteration: an overflow or not, then the update. */
 static void iterate(amp_scaler *s, int bad) {
     const uint32_t inf = 0x7f800000u;
-    CHECK_EQ_INT(amp_scaler_check(s, &inf, AMP_F32, bad ? 1 : 0), AMP_OK);
+    CHECK_EQ_INT(amp_scaler_unscale(s, NULL, &inf, AMP_F32, bad ? 1 : 0), AMP_OK);
     CHECK_EQ_INT(amp_scaler_update(s), AMP_OK);
 }
 
@@ -172,7 +172,7 @@ static int random_step(amp_scaler *s, m_scaler *m, int bad) {
     if (bad && random_below(2)) s->found_inf = any_bits[random_below(4)]; /* another rank's */
     else {
         const uint32_t inf[2] = {0u, 0xff800000u};
-        amp_scaler_check(s, inf, AMP_F32, bad ? 2 : 1);
+        amp_scaler_unscale(s, NULL, inf, AMP_F32, bad ? 2 : 1);
     }
     m->found = (uint32_t)bad;
     m_scaler_update(m);
@@ -489,7 +489,7 @@ TEST(counters_end, "law 11: counters stay at their ends: checks at 2^32 - 1, whi
         amp_scaler s = scaler_of((amp_preset)preset, 1024.0f, 2147483647);
         s.checked    = UINT32_MAX - 1;
         for (i = 0; i < 3; i++) {
-            CHECK_EQ_INT(amp_scaler_check(&s, &g, AMP_F32, 1), AMP_OK);
+            CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, &g, AMP_F32, 1), AMP_OK);
             CHECK_EQ_U32(s.checked, UINT32_MAX);
         }
         s.growth_tracker = 2147483646;
@@ -570,14 +570,14 @@ TEST(check_every_index, "law 1: inf, NaN and signaling NaN are found at every in
             unsigned char *const at = x + 4 + n % 4; /* an element of 2 or 4 bytes before */
             for (i = 0; i < sizeof x; i++) x[i] = 0xff; /* NaN */
             for (i = 0; i < n; i++) put(at, dtypes[t], i, specials[t][6 + i % 4]);
-            amp_scaler_check(&s, at, dtypes[t], n);
+            amp_scaler_unscale(&s, NULL, at, dtypes[t], n);
             CHECK_EQ_U32(s.found_inf, 0);
             for (i = 0; i < n; i++) {
                 put(at, dtypes[t], i, specials[t][(i + n) % 6]);
-                amp_scaler_check(&s, at, dtypes[t], n);
+                amp_scaler_unscale(&s, NULL, at, dtypes[t], n);
                 if (s.found_inf == 0) CHECK_EQ_U64(i, n); /* it was missed */
                 put(at, dtypes[t], i, specials[t][6]);
-                amp_scaler_check(&s, at, dtypes[t], n);
+                amp_scaler_unscale(&s, NULL, at, dtypes[t], n);
                 if (s.found_inf == 0) CHECK_EQ_U64(i, n + 1); /* it was forgotten */
                 s.found_inf = 0;
             }
@@ -586,7 +586,7 @@ TEST(check_every_index, "law 1: inf, NaN and signaling NaN are found at every in
         amp_scaler a = scaler_of(AMP_PRESET_DEFAULT, 0.0f, 1000);
         for (i = 0; i < 20; i++) {
             const uint32_t g = (i == 0 && (step & 1)) || (i == 19 && (step & 2)) ? 0x7fc00000 : 0;
-            CHECK_EQ_INT(amp_scaler_check(&a, &g, AMP_F32, 1), AMP_OK);
+            CHECK_EQ_INT(amp_scaler_unscale(&a, NULL, &g, AMP_F32, 1), AMP_OK);
         }
         CHECK_EQ_U32(a.checked, 20);
         CHECK_EQ_INT(a.found_inf != 0, step != 0);
@@ -603,7 +603,7 @@ TEST(finite_is_not_flagged, "finite values whose sum overflows are no overflow; 
             for (special = 6; special < 10; special++) {
                 amp_scaler s = scaler_of((amp_preset)preset, 1.0f, 4);
                 for (i = 0; i < MAX_N; i++) put(x, dtypes[t], i, specials[t][special]);
-                CHECK_EQ_INT(amp_scaler_check(&s, x, dtypes[t], MAX_N), AMP_OK);
+                CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, x, dtypes[t], MAX_N), AMP_OK);
                 CHECK_EQ_U32(s.found_inf, 0);
                 CHECK_EQ_U32(s.checked, 1);
             }
@@ -615,12 +615,10 @@ TEST(empty_tensor, "law 11: \"Zero tensors, n == 0 are ordinary\": NULL with n =
     int        t;
     CHECK_EQ_INT(amp_scaler_update(&s), AMP_ERROR_BAD_STATE);
     for (t = 0; t < 3; t++) {
-        CHECK_EQ_INT(amp_scaler_check(&s, NULL, dtypes[t], 0), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
         CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, dtypes[t], 0), AMP_OK);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
     }
-    CHECK_EQ_U64(s.good, 6);
+    CHECK_EQ_U64(s.good, 3);
     CHECK_EQ_INT(amp_scaler_update(&s), AMP_ERROR_BAD_STATE);
 }
 
@@ -788,7 +786,7 @@ TEST(product_is_checked, "law 5: \"The product is checked as well as the input: 
             amp_scaler s    = scaler_of((amp_preset)preset, 6.103515625e-05f, 4);
             float      g[3] = {1.0f, -1.0f, 0.0f};
             g[how]          = how == 1 ? -big : big;
-            if (how == 0) CHECK_EQ_INT(amp_scaler_check(&s, g, AMP_F32, 3), AMP_OK);
+            if (how == 0) CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, g, AMP_F32, 3), AMP_OK);
             if (how == 1) CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, AMP_F32, 3), AMP_OK);
             if (how == 2) CHECK_EQ_INT(amp_scaler_unscale(&s, y, g, AMP_F32, 3), AMP_OK);
             CHECK_EQ_INT(s.found_inf != 0, safe);
@@ -797,14 +795,14 @@ TEST(product_is_checked, "law 5: \"The product is checked as well as the input: 
         amp_scaler s = scaler_of(AMP_PRESET_DEFAULT, 6.103515625e-05f, 4);
         memset(x, 0, sizeof x);
         x[i] = i & 1 ? big : -big;
-        CHECK_EQ_INT(amp_scaler_check(&s, x, AMP_F32, MAX_N), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, x, AMP_F32, MAX_N), AMP_OK);
         CHECK(s.found_inf != 0);
     }
     /* the very edge: FLT_MAX and the float below, by a scale just below one */
     for (i = 0; i < 2; i++) {
         amp_scaler     s = scaler_of(AMP_PRESET_DEFAULT, float_of(0x3f7fffffu), 4);
         const uint32_t g = 0x7f7fffffu - (uint32_t)i * 3u;
-        CHECK_EQ_INT(amp_scaler_check(&s, &g, AMP_F32, 1), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, &g, AMP_F32, 1), AMP_OK);
         CHECK_EQ_INT(s.found_inf != 0, i == 0);
     }
     /* bf16 in place: the product is a finite float, but rounds to inf as bf16 */
@@ -871,7 +869,7 @@ TEST(any_nonzero_skips, "law 4: \"Any non-zero found_inf skips (never == 1)\": w
         for (checked = 0; checked < 2; checked++) {
             const float g = 1.0f;
             amp_scaler  s = scaler_of(AMP_PRESET_DEFAULT, 1024.0f, 4);
-            if (checked) CHECK_EQ_INT(amp_scaler_check(&s, &g, AMP_F32, 1), AMP_OK);
+            if (checked) CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, &g, AMP_F32, 1), AMP_OK);
             s.found_inf = bit < 32 ? 1u << bit : 0xffffffffu;
             CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
             CHECK_EQ_F32(s.scale, 512.0f);
@@ -932,7 +930,7 @@ TEST(disabled, "disabled: the scale is 1, nothing is checked, no step is skipped
         CHECK_EQ_F32(s.scale, 1.0f);
         memcpy(&before, &s, sizeof s);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-        CHECK_EQ_INT(amp_scaler_check(&s, &inf, AMP_F32, 1), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, &inf, AMP_F32, 1), AMP_OK);
         CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, AMP_F32, 3), AMP_OK);
         CHECK_EQ_INT(amp_scaler_unscale(&s, (float *)(void *)y, g, AMP_F32, 3), AMP_OK);
         CHECK_MEM(y, g, sizeof y);
@@ -996,7 +994,7 @@ TEST(bad_state, "law 16: \"Misuse is answered\": before init, and with nothing c
     int        round;
     memset(&s, 0, sizeof s);
     memcpy(&before, &s, sizeof s);
-    CHECK_EQ_INT(amp_scaler_check(&s, g, AMP_F32, 2), AMP_ERROR_NOT_INITIALIZED);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, g, AMP_F32, 2), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, AMP_F32, 2), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_scaler_unscale(&s, y, g, AMP_F32, 2), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_scaler_update(&s), AMP_ERROR_NOT_INITIALIZED);
@@ -1021,18 +1019,17 @@ TEST(bad_arguments, "NULL and unknown types: distinct results, no byte changed")
     memcpy(&before, &s, sizeof s);
     for (t = 0; t < 3; t++) {
         const amp_dtype type = dtypes[t];
-        CHECK_EQ_INT(amp_scaler_check(NULL, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
-        CHECK_EQ_INT(amp_scaler_check(&s, NULL, type, 1), AMP_ERROR_INVALID_ARGUMENT);
-        CHECK_EQ_INT(amp_scaler_check(&s, NULL, type, 999), AMP_ERROR_INVALID_ARGUMENT);
-        CHECK_EQ_INT(amp_scaler_unscale(NULL, g, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_scaler_unscale(NULL, NULL, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
         CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, type, 1), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, type, 999), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_scaler_unscale(NULL, g, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
         CHECK_EQ_INT(amp_scaler_unscale(NULL, y, g, type, 1), AMP_ERROR_INVALID_ARGUMENT);
         CHECK_EQ_INT(amp_scaler_unscale(&s, y, NULL, type, 1), AMP_ERROR_INVALID_ARGUMENT);
     }
     for (i = 0; i < 3; i++) {
         const amp_dtype type = (amp_dtype)unknown[i];
-        CHECK_EQ_INT(amp_scaler_check(&s, g, type, 1), AMP_ERROR_INVALID_ENUM);
-        CHECK_EQ_INT(amp_scaler_check(&s, NULL, type, 0), AMP_ERROR_INVALID_ENUM);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, g, type, 1), AMP_ERROR_INVALID_ENUM);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, type, 0), AMP_ERROR_INVALID_ENUM);
         CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, type, 1), AMP_ERROR_INVALID_ENUM);
         CHECK_EQ_INT(amp_scaler_unscale(&s, y, g, type, 1), AMP_ERROR_INVALID_ENUM);
     }
@@ -1166,9 +1163,9 @@ static void run_everything(void) {
                 x[i] = trap_grads[i % NUM_TRAP_GRADS];
                 b[i] = (uint16_t)((x[i] >> 16) | (x[i] & 1u));
             }
-            run_errors += amp_scaler_check(&s, x, AMP_F32, N) != AMP_OK;
-            run_errors += amp_scaler_check(&s, b, AMP_F16, N) != AMP_OK;
-            run_errors += amp_scaler_check(&s, b, AMP_BF16, N) != AMP_OK;
+            run_errors += amp_scaler_unscale(&s, NULL, x, AMP_F32, N) != AMP_OK;
+            run_errors += amp_scaler_unscale(&s, NULL, b, AMP_F16, N) != AMP_OK;
+            run_errors += amp_scaler_unscale(&s, NULL, b, AMP_BF16, N) != AMP_OK;
             run_errors += amp_scaler_unscale(&s, (float *)(void *)y, b, AMP_F16, N) != AMP_OK;
             run_errors += amp_scaler_unscale(&s, (float *)(void *)y, x, AMP_F32, N) != AMP_OK;
             run_errors += amp_scaler_unscale(&s, b, b, AMP_BF16, N) != AMP_OK;

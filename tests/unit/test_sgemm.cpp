@@ -342,7 +342,7 @@ TEST(outside, "manual: outside scopes, and where autocast says fp32, it is the o
     end();
 }
 
-TEST(policies, "manual: AMP_POLICY and scopes choose the type: fp16, bf16, tf32, fp32") {
+TEST(policies, "manual: words and scopes choose the type: fp16, bf16, tf32, fp32") {
     static const struct { const char *words, *layer; amp_dtype type; bool tf32; } cases[] = {
         {"", NULL, AMP_F16, false},
         {"bf16", NULL, AMP_BF16, false},
@@ -360,9 +360,7 @@ TEST(policies, "manual: AMP_POLICY and scopes choose the type: fp16, bf16, tf32,
     for (const auto &p : cases)
         for (int batch = 0; batch < 3; batch += 2) {
             begin(ROOM, AMP_F16);
-            setenv("AMP_POLICY", p.words, 1);
-            OK(amp_autocast_from_env(&w.session.autocast, NULL, NULL));
-            unsetenv("AMP_POLICY");
+            OK(amp_autocast_override(&w.session.autocast, p.words, NULL));
             if (p.layer) enter(AMP_AUTOCAST_INHERIT, AMP_F32, p.layer);
             PRODUCT(make_call(below(4), 33, 34, 35, below(3), batch), p.type, p.tf32);
         }
@@ -967,9 +965,9 @@ TEST(session, "manual: amp_session_start makes a scope with cache and a scaler o
     begin(ROOM, AMP_BF16);
     amp_autocast_use(NULL);
     const size_t live = emu_live_allocations();
-    setenv("AMP_POLICY", "fp15", 1);
-    CHECK_EQ_INT(start(&session, &w.gpu, ROOM), AMP_ERROR_PARSE);
-    unsetenv("AMP_POLICY");
+    setenv("AMP_DTYPE", "fp15", 1);
+    CHECK_EQ_INT(start(&session, &w.gpu, ROOM), AMP_ERROR_INVALID_CONFIG);
+    unsetenv("AMP_DTYPE");
     CHECK_EQ_INT(start(&session, &w.gpu, 0), AMP_ERROR_INVALID_ARGUMENT);
     emu_fail_error = cudaErrorUnknown;
     for (int fail = 1;; fail++) {
