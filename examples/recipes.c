@@ -22,7 +22,7 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #define PROGRAM "recipes"
-#include "support/train_cli.h" /* fail, no_options, finish */
+#include "support/train_cli.h" /* must, no_options, finish */
 
 #include <math.h>   /* sqrt, fabs, fmax, pow */
 #include <stdio.h>
@@ -30,11 +30,6 @@
 
 enum { DIM = 16, SAMPLES = 256 };
 static float data_x[SAMPLES][DIM], data_y[SAMPLES];
-
-static void must(amp_result result) {
-    if (result != AMP_OK)
-        fail(1, "amp.h", amp_result_string(result), "this is a bug in recipes.c");
-}
 
 static void check(int ok) {
     printf(" %s\n\n", ok ? "ok" : "NOT AS CLAIMED");

@@ -16,7 +16,7 @@
 #include "amp.h"
 #define PROGRAM "recipes_net"
 #include "support/attention.h"
-#include "support/train_cli.h" /* fail, no_options, finish */
+#include "support/train_cli.h" /* must, no_options, finish */
 
 #include <math.h>   /* fabs, sqrt */
 #include <stdio.h>
@@ -24,11 +24,6 @@
 #include <string.h> /* memcmp, memcpy, strcmp */
 
 enum { ROWS = 64, IN = 32, HIDDEN = 64, OUT = 16, N1 = IN * HIDDEN, N2 = HIDDEN * OUT };
-
-static void must(amp_result result) {
-    if (result != AMP_OK)
-        fail(1, "amp.h", amp_result_string(result), "this is a bug in recipes_net.c");
-}
 
 static void check(int ok) {
     printf(" %s\n\n", ok ? "ok" : "NOT AS CLAIMED");

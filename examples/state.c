@@ -366,23 +366,23 @@ static const char help_of_state[] =
 static void print_help_of_state(void) { fputs(help_of_state, stdout); }
 
 static plan parse(int argc, char **argv) {
-    plan p = {*standard(), "digits", 10, 15, 50000000};
+    plan p = {*standard(), "digits", 10, 15, 0};
     p.gpt.dtype = AMP_BF16;
     p.gpt.width = 128;
     p.gpt.seeds = 10;
     p.gpt.steps = 150;
-    int                millions = 0, flag;
+    int                millions = 50, flag;
     const known_option known[] = {
         flag_option("--quick", &flag),
         count_option("--seeds", &p.gpt.seeds, MAX_SEEDS), count_option("--epochs", &p.epochs, 1000),
         count_option("--steps", &p.gpt.steps, MAX_STEPS), word_option("--data", &p.data),
-        count_option("--elements", &millions, 2000), word_option("--text", &p.gpt.text)};
+        size_option("--elements", &millions, 2000), word_option("--text", &p.gpt.text)};
     if (is_given("--quick", argc, argv)) { /* first, wherever it is: options change it */
         make_quick(&p.gpt);
-        p.epochs = 4, p.turns = 3, p.elements = 1000000;
+        p.epochs = 4, p.turns = 3, millions = 1;
     }
     parse_known(argc, argv, known, sizeof known / sizeof *known, print_help_of_state);
-    if (millions) p.elements = (size_t)millions * 1000000;
+    p.elements = (size_t)millions * 1000000;
     return p;
 }
 
@@ -395,8 +395,8 @@ int main(int argc, char **argv) {
     dataset       data;
     load_data(&data, p.data);
     load_text(&t, &p.gpt);
+    measure(&p, kept, speed); /* first: memory may be missing */
     train_all(&p, &data, &t, loss);
-    measure(&p, kept, speed);
     progress_end();
     printf("%s; %s\n", data.name, counted((size_t)p.epochs, "epoch"));
     printf("%s: %s of width %d; %s of %d x %d bytes\n", p.gpt.text,

@@ -119,9 +119,9 @@ static options parse_options(int argc, char **argv) {
     options o = {NUM_TASKS, ALL_TYPES, 0, 64, 0, 0, NULL, "build", NULL, NULL, NULL};
     const known_option known[] = {
         choice_option("--task", task_names, &o.task), choice_option("--dtype", type_names, &o.dtype),
-        count_option("--epochs", &o.epochs, MAX_EPOCHS),
+        size_option("--epochs", &o.epochs, MAX_EPOCHS),
         count_option("--stop-after", &o.stop_after, MAX_EPOCHS),
-        count_option("--batch", &o.batch, MAX_BATCH), count_option("--seeds", &o.seeds, MAX_SEEDS),
+        size_option("--batch", &o.batch, MAX_BATCH), count_option("--seeds", &o.seeds, MAX_SEEDS),
         word_option("--data", &o.data), word_option("--out", &o.out),
         word_option("--report", &o.report), word_option("--save", &o.save),
         word_option("--resume", &o.resume)};

@@ -76,9 +76,9 @@ static options parse_options(int argc, char **argv) {
     const int gpu = o.gpu;
     char      value[64];
     const known_option own[] = {
-        word_option("--text", &o.text), count_option("--layers", &o.layers, MAX_LAYERS),
-        count_option("--width", &o.width, 4096), count_option("--heads", &o.heads, 256),
-        count_option("--context", &o.context, 4096),
+        word_option("--text", &o.text), size_option("--layers", &o.layers, MAX_LAYERS),
+        size_option("--width", &o.width, 4096), size_option("--heads", &o.heads, 256),
+        size_option("--context", &o.context, 4096),
         gpu ? count_option("--overflow", &o.overflow, 1000000)
             : count_option("--write", &o.write, 1000000),
         word_option("--prompt", &o.prompt), count_option("--budget", &o.budget, 1 << 20),

@@ -98,13 +98,12 @@ static void print_last_options(const options *o, const char *policy, const char 
    program without check is for a GPU, and has no --policy, --tier and --report either. */
 static void parse_all(options *o, int argc, char **argv, const known_option *own, size_t num_own,
                       void (*help)(void), void (*quick)(options *), void (*check)(options *)) {
-    int                flag; /* of what is looked for first */
+    int                seeds = 0, flag; /* of what is looked for first */
     const known_option common[] = {
         flag_option("--quick", &flag), word_option("--out", &o->out), word_option("--save", &o->save),
         word_option("--resume", &o->resume), choice_option("--dtype", type_names, &o->dtype),
-        count_option("--batch", &o->batch, MAX_BATCH),
-        count_option("--steps", &o->steps, MAX_STEPS),
-        count_option("--seeds", &o->seeds, MAX_SEEDS),
+        size_option("--batch", &o->batch, MAX_BATCH), size_option("--steps", &o->steps, MAX_STEPS),
+        count_option("--seeds", &seeds, MAX_SEEDS),
         count_option("--save-every", &o->save_every, MAX_STEPS),
         count_option("--stop-after", &o->stop_after, MAX_STEPS), real_option("--lr", &o->lr, 1.0),
         flag_option("--check", &flag), word_option("--policy", &o->policy),
@@ -115,13 +114,12 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
     parse_both(argc, argv, own, num_own, common, num_common, help);
     needs(argc, argv, "--save-every", "--save");
     if (o->steps) refuse_stop(o->stop_after, o->steps, "step");
-    if (one_run(o) && o->dtype != ALL_TYPES && o->seeds == 2) o->seeds = 0; /* --quick's */
-    if (one_run(o) && (o->dtype == ALL_TYPES || o->seeds > 1))
+    if (one_run(o) && (o->dtype == ALL_TYPES || seeds > 1))
         fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --dtype fp32, fp16 or bf16, and leave out --seeds");
     if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
         bad_option("--tier", o->tier, tiers_here());
-    if (!o->seeds) o->seeds = one_run(o) ? 1 : 3;
+    o->seeds = one_run(o) ? 1 : seeds ? seeds : o->seeds;
 }
 
 /* ------------------------------------------------------------------------------------ optimizer */
