@@ -47,6 +47,7 @@
 
 #define _POSIX_C_SOURCE 200809L /* for train_data.h */
 #define PROGRAM "state"
+#define DATA_HELP "give another --data, as build/train takes it"
 
 int gpt_main(int argc, char **argv);
 #define main gpt_main /* gpt.c is a program, of which the network is needed here; it brings amp.h */

@@ -102,9 +102,7 @@ static const subject subjects[NUM_TASKS] = {
 
 static void report_images(report *r, const dataset *data, int task) {
     const options *o = &r->o;
-    r->of                = subjects[task];
-    r->of.items_per_step = o->batch;
-    report_init(r);
+    report_init(r, &subjects[task], o->batch, amp_cpu_tier());
     printf("%s: %s,\nin %lux%lu; ", task_names[task], data->name, (unsigned long)data->side,
            (unsigned long)data->side);
     printf("width %d; %s of %s; products by %s\n", o->width, counted((size_t)o->steps, "step"),

@@ -160,9 +160,7 @@ static const subject gpt_subject = {
 
 static void report_text(report *r, const text *t, const char *machine) {
     const options *o = &r->o;
-    r->of                = gpt_subject;
-    r->of.items_per_step = (double)o->batch * o->context;
-    report_init(r);
+    report_init(r, &gpt_subject, (double)o->batch * o->context, machine);
     printf("%s: %lu bytes to learn, %lu held out\n", o->text, (unsigned long)t->num_train,
            (unsigned long)t->num_held);
     printf("%s of width %d, %s; %s of %d x %d bytes; products by %s\n",

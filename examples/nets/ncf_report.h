@@ -86,9 +86,7 @@ static const subject ncf_subject = {
 
 static void report_interactions(report *r, const interactions *d) {
     const options *o = &r->o;
-    r->of                = ncf_subject;
-    r->of.items_per_step = (double)o->batch * (1 + NEGATIVES);
-    report_init(r);
+    report_init(r, &ncf_subject, (double)o->batch * (1 + NEGATIVES), amp_cpu_tier());
     printf("%s:\n%s, %s, %s to learn, %lu held out\n", d->name, counted(d->num_users, "user"),
            counted(d->num_items, "item"), counted(d->num_train, "interaction"), (unsigned long)d->num_held);
     printf("hit rate at 10 of what is popular: %.1f", d->by_popularity);

@@ -36,15 +36,16 @@ static void lines_put_string(FILE *f, const char *key, const char *s) {
     putc('"', f);
 }
 
-/* What Linux says of the processor; elsewhere the instructions that amp.h uses have to do. */
+/* What Linux says of the processor; then how amp.h multiplies there. */
 static void lines_put_processor(FILE *f) {
-    char  line[256], name[320] = "";
+    char  line[256], name[480] = "";
     FILE *cpu = fopen("/proc/cpuinfo", "r");
     while (cpu && !*name && fgets(line, sizeof line, cpu))
         if (strncmp(line, "model name\t: ", 13) == 0)
             sprintf(name, "%.*s, ", (int)strcspn(line + 13, "\n"), line + 13);
     if (cpu) fclose(cpu);
-    lines_put_string(f, "processor", strcat(strcat(name, "products by "), amp_cpu_tier()));
+    sprintf(name + strlen(name), "%.40s; %s", amp_cpu_tier(), products_in(amp_cpu_tier()));
+    lines_put_string(f, "processor", name);
 }
 
 static const char lines_help[] = "choose a file that can be written with --report";

@@ -46,8 +46,8 @@ static inline void refuse_other_run(const char *path, const char *run) {
     int    c, n = 0, m = 0;
     FILE  *f = fopen(path, "rb");
     if (!f) fail(1, path, strerror(errno), resume_help);
-    if (fread(there, 1, 8, f) != 8 || memcmp(there, "AMPSTATE", 8) != 0) fseek(f, 0, SEEK_END); /* none */
-    while ((c = getc(f)) != EOF && at + 1 < sizeof there && (at < 7 || c != ';')) {
+    c = fread(there, 1, 8, f) == 8 && memcmp(there, "AMPSTATE", 8) == 0 ? 0 : EOF;
+    while (c != EOF && (c = getc(f)) != EOF && at + 1 < sizeof there && (at < 7 || c != ';')) {
         if (at < 7 && c != run[at]) at = 0; /* "run of " */
         if (at >= 7 || c == run[at]) there[at++] = (char)c;
     }
