@@ -46,10 +46,6 @@ static const char *const rules[][2] = {
     {"pass", "as without autocast: the widest input"},
     {"banned", "refused until overridden"}};
 
-static void must(amp_result result) {
-    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "a bug in autocast_ops.c");
-}
-
 /* ---------------------------------------------------------------------- the table of a policy */
 
 /* What the dump says: the rule of each op, an index of rules, and whether it is an override's. */

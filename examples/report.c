@@ -776,7 +776,8 @@ static const char *const style_of_tables =
     ".bar{position:relative;min-width:90px}.bar i{position:absolute;left:8px;top:5px;bottom:5px;max-width:calc(100% - 16px);"
     "background:var(--soft);opacity:.18}.bar .much{background:var(--hot);opacity:.35}.bar span{position:relative}"
     "@media(max-width:600px){:root{--names:140px}.map{--row:calc(14px*var(--narrow))}body{padding:10px}"
-    "td,th{padding:3px 4px}.bar{min-width:56px}.bar i{left:4px;max-width:calc(100% - 8px)}"
+    "table{font-size:12px}td,th{padding:3px}.bar{min-width:52px}.bar i{left:3px;max-width:calc(100% - 6px)}"
+    "th:first-child{min-width:84px}"
     ".far,.key .k0{display:none}td small{display:block}}";
 
 /* Where somebody points, on a chart or a map, in words: by mouse, touch, or arrow keys. */

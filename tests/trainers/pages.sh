@@ -95,6 +95,15 @@ if have chromium; then
         "file://$(cd "$out" && pwd)/many.jsonl.html" 2> "$out/log" | grep -c '<span title=' > "$out/dom"
     [ "$(cat "$out/dom")" -ge 1 ]
     check 'and takes it for what it is' $?
+    # On 400 pixels; names of 40 and of 200 characters, which differ at their ends.
+    sed 's/attention.qkv.weight/&.that_has_quite_a_name/g; s/block0[.]<mlp>/&01234567890123456789012345678901234567890123456789/' \
+        "$out/many.jsonl" > "$out/long.jsonl" && "$build/report" "$out/long.jsonl" > "$out/log" 2>&1
+    sed 's,</body>,<style>body{width:400px;margin:0}</style><script>document.title="cut: "+[...document.querySelectorAll(".names span\,th\,td\,dd\,h1\,h2\,.cards div\,li")].filter(e=>e.scrollWidth>e.clientWidth+1||e.scrollHeight>e.clientHeight+4||e.getBoundingClientRect().right>391).length+"."</script>&,' \
+        "$out/long.jsonl.html" > "$out/phone.html"
+    timeout 60 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$out/chromium" --window-size=500,2000 --dump-dom \
+        "file://$(cd "$out" && pwd)/phone.html" 2> "$out/log" | grep -o '<title>cut: [0-9]*[.]' > "$out/cut"
+    [ "$(cat "$out/cut")" = '<title>cut: 0.' ]
+    check 'on a phone nothing is cut off' $?
 else
     skip browser 'chromium not found'
 fi
@@ -128,7 +137,23 @@ numbers "$out/without" && numbers "$out/with" --report "$out/train.jsonl" && [ "
     cmp "$out/without" "$out/with" > "$out/log" 2>&1
 check 'train: a run that reports has the numbers of one that does not' $?
 
+"$build/report" "$out/train.jsonl" "$out/gpt.jsonl" "$out/short.jsonl" --out "$out/three.html" > "$out/log" 2>&1 &&
+    grep -q 'train.jsonl: 44 steps, 8 tensors, 44 samples$' "$out/log" && grep -q 'gpt.jsonl: .* 28 tensors' "$out/log" &&
+    grep -q 'short.jsonl: 3000 steps, 100 tensors, 30 samples$' "$out/log"
+check 'of several runs each has its counts' $?
+"$build/gpt" --quick --tier c --dtype bf16 --seeds 1 --steps 3 --out "$out" --report "$out/c.jsonl" > "$out/log" 2>&1 &&
+    "$build/report" "$out/c.jsonl" > "$out/log" 2>&1 &&
+    [ "$(grep -o 'products in fp32 arithmetic, whatever their types; 16 bits save memory here' "$out/c.jsonl.html" | wc -l)" = 2 ]
+check 'a processor without 16-bit products is named, and where there is nothing to change, too' $?
+
 refuses 'a missing file is named' nowhere "$build/report" "$out/nowhere"
+sed 's/"norm":[0-9.e+-]*/"norm":nan/' "$out/train.jsonl" > "$out/nan.jsonl"
+refuses 'NaN in JSON is named' "nan.jsonl, line 3: is not JSON where it has 'nan'; give" "$build/report" "$out/nan.jsonl"
+(sed 6q "$out/train.jsonl"; sed -n '7,8s/.*/&/p' "$out/nan.jsonl"; sed 1,8d "$out/train.jsonl") > "$out/one.jsonl"
+"$build/report" "$out/one.jsonl" > "$out/log" && grep -q ": 44 steps, .*; line 7 is not JSON where it has 'nan'; this" "$out/log"
+check 'in one line of many it is left out' $?
+refuses 'a file without an end has one' '/dev/zero: is longer than 1 GB, or a line' "$build/report" /dev/zero
+refuses 'for ncf, too' '/dev/zero: has more than 200 million lines, or one' "$build/ncf" --out "$out" --data /dev/zero
 refuses 'a foreign file is named, with its line' 'Makefile, line 1' "$build/report" Makefile
 head -c 5000 "$out/many.jsonl" > "$out/torn.jsonl"
 refuses 'a torn line alone is named' 'torn.jsonl, line 1: ends early' "$build/report" "$out/torn.jsonl"
