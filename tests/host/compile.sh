@@ -525,6 +525,18 @@ for compiler in clang clang-19; do
     check "$compiler: a subnormal alpha is no 0 where the host flushes" $?
 done
 
+# A figure, or a row "avx512", of a call that was refused would be none.
+printf '%s\n' '#define AMP_DEF extern __attribute__((warn_unused_result))' '#include "amp.h"' > "$out/unused.h"
+for bench in bench small peers; do
+    if ! is_gcc "$CC"; then skip "bench/$bench.c: ignored results" 'not gcc'; continue; fi
+    $CC -std=gnu99 -Wno-attributes -I. -include "$out/unused.h" -c tests/bench/$bench.c -o "$out/unused.o" > "$out/all" 2>&1
+    status=$?
+    command grep "^tests/bench/.*ignoring return value of .amp_" "$out/all" |
+        command grep -v 'amp_optimizer_begin_step\|amp_optimizer_loss_scale' > "$out/log"
+    [ $status = 0 ] && [ ! -s "$out/log" ]
+    check "bench/$bench.c: no result is ignored" $?
+done
+
 # gcc 11 takes vectors to outlive vzeroupper, if it inlines the function that has it.
 if have gcc-11; then
     gcc-11 -std=c99 -O3 -I. tests/unit/test_gemm.c tests/amp.c -o "$out/gemm" -lm > "$out/log" 2>&1 &&
