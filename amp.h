@@ -216,7 +216,9 @@
                             compiles amp.h as by -O2, whatever -O is
        AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 25 times slower), and
                             gcc -O0 -fsanitize=undefined compiles it in seconds, not minutes
-       -fopenmp             with it, no macro: threads share the work on large arrays
+       -fopenmp             with it, no macro: threads share the work on large arrays. Behind a
+                            fork the child hangs in libgomp where the parent has used threads: it
+                            calls omp_set_num_threads(1) first, or fork comes before the products
        AMP_NO_AUTOCAST      everywhere: without autocast and session
        AMP_FILE             with it, if this file has another name: that name, in quotes. The file
                             includes itself for each set of vector instructions
@@ -618,7 +620,8 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
    old state or the new one, whole (POSIX, Windows), also where several programs save to one path:
    each has a file of its own (path.new, path.new1 ...), and the last to rename it wins. What a
    killed save has left, the next one removes. On POSIX saving follows a symbolic link, keeps the
-   mode of a file, and refuses what is no file: _UNSUPPORTED. A path has less than 4080 bytes. */
+   mode of a file, and refuses what is no file: _UNSUPPORTED. A path has less than 4080 bytes; on
+   Windows these are of the process's code page (fopen, MoveFileExA; UTF-8 if its manifest says). */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -1381,10 +1384,24 @@ struct amp_optimizer {
 #endif
 /* From here on cblas_sgemm is amp_gemm on the CPU (>>api autocast). What amp_gemm refuses goes to
    the original, (cblas_sgemm)(...). Scopes belong to a thread: another one computes in fp32 until
-   it calls amp_autocast_use with an autocast of its own. */
-AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
-                             int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                             float beta, float *c, int ldc);
+   it calls amp_autocast_use with an autocast of its own.
+   The macro rewrites declarations, too: a host's own one behind this line declares amp_cblas_sgemm,
+   and its calls come here. In C it must have enums or unsigned for order and transpositions, else
+   stand in front; in C++, where this is a template, that holds in the file of AMP_IMPLEMENTATION. */
+#define AMPI_CBLAS_ARGS(Order, Trans)                                                           \
+    Order order, Trans trans_a, Trans trans_b, int m, int n, int k, float alpha, const float *a, \
+        int lda, const float *b, int ldb, float beta, float *c, int ldc
+#define AMPI_CBLAS_REST m, n, k, alpha, a, lda, b, ldb, beta, c, ldc
+#ifdef __cplusplus
+AMP_DEF void ampi_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
+extern "C++" {
+template <class Order, class Trans> inline void amp_cblas_sgemm(AMPI_CBLAS_ARGS(Order, Trans)) {
+    ampi_cblas_sgemm((unsigned)order, (unsigned)trans_a, (unsigned)trans_b, AMPI_CBLAS_REST);
+}
+}
+#else
+AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
+#endif
 #define cblas_sgemm(...) amp_cblas_sgemm(__VA_ARGS__)
 #endif
 
@@ -9531,9 +9548,10 @@ static int ampi_cblas_trans(unsigned trans) { /* -1: it is none */
     return trans == CblasNoTrans ? 0 : trans == CblasTrans || trans == CblasConjTrans ? 1 : -1;
 }
 
-AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
-                             int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                             float beta, float *c, int ldc) {
+AMP_DEF void ampi_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned)); /* for C++ */
+AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
+
+AMP_DEF void ampi_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned)) {
     const int at = ampi_cblas_trans(trans_a), bt = ampi_cblas_trans(trans_b);
     const int swap = order == CblasColMajor; /* by rows, C's transpose is B's times A's */
     if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
@@ -9544,7 +9562,11 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
                  beta, c, AMP_F32, (size_t)ldc) == AMP_OK)
         return;
     (cblas_sgemm)(AMPI_LIKE(CblasRowMajor, order), AMPI_LIKE(CblasTrans, trans_a),
-                  AMPI_LIKE(CblasTrans, trans_b), m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+                  AMPI_LIKE(CblasTrans, trans_b), AMPI_CBLAS_REST);
+}
+
+AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned)) {
+    ampi_cblas_sgemm(order, trans_a, trans_b, AMPI_CBLAS_REST);
 }
 #endif
 
