@@ -94,7 +94,7 @@
    end_step reads the gradients of the others again: do not write to them before it
    (examples/pitfalls.c). desc.zero_grad clears all at the right time. Tensors with own are stored
    in fp32, whatever storage says, without moments in amp.h. AMP_ERROR_BAD_STATE: no learning
-   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in shards, or with rows.
+   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step; own in shards, or with rows.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
    norm is that of all unscaled gradients together. A skipped step clips nothing; its norm is
@@ -111,7 +111,8 @@
        gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
        one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
                               read tensors with keep_fp32 in the master
-       momentum in gradients  amp_optimizer_carry, without unscale_in_place (Darknet)
+       momentum in gradients  (Darknet) write them anew behind each end_step: momentum * the loss
+                              scale * amp_optimizer_grad; without unscale_in_place
        another program's run  your optimizer loads its moments and step count as before; fused
                               steps need desc.first_step and amp_optimizer_set_moments
        traps (KANN)           feholdexcept before forward, fesetenv after backward (on musl
@@ -563,8 +564,9 @@ AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tenso
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
 /* Tensor i: what forward and backward read (the model copy, or the master if there is none); the
-   fp32 master; the fp32 gradient, unscaled and clipped, valid from a begin_step that returned
-   true to end_step. NULL: before prepare; a bad index; no such array (frozen, fused, storage). */
+   fp32 master; the fp32 gradient, unscaled and clipped, from a begin_step that returned true to
+   the next one (0 before the first; with unscale_in_place to end_step). NULL: before prepare; a
+   bad index; no such array (frozen, fused, storage). */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
@@ -728,16 +730,6 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
    master takes its weights from the array that rebind has given since the last refresh, which is
    only read; AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
-
-/* For gradient buffers that carry momentum (Darknet). Call it instead of your scal(momentum,
-   grad), after end_step and the update of a shared scaler. Each gradient becomes momentum * loss
-   scale times its amp_optimizer_grad of the last step taken with it. Does not wait; a graph
-   stores this momentum. Save amp_optimizer_grad beside the state; after a load write it back (or
-   zeros), and call this. AMP_ERROR_UNSUPPORTED: unscale_in_place, fused kinds.
-   AMP_ERROR_BAD_STATE: the step had no unscale. With amp_scaler alone: check all; if found_inf is
-   0, unscale each to its own buffer (zero at first), and step; update; then, even after a skip,
-   set each gradient to its buffer times momentum * scale. */
-AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
 /* What each check decides, for your own kernel: return at once if skip is set; multiply gradients
    by inv_scale (1 / scale, times the clip factor). step counts the steps taken, with this one. */
@@ -1223,7 +1215,7 @@ typedef struct amp_session_desc {
    all defaults. AMP_DTYPE and AMP_ENABLE override desc, as in amp_optimizer_desc_from_env; a type
    of 16 bits also what desc.policy says of op:gemm. Only start allocates, and large products use
    malloc. Products on another stream than backend's stay fp32. In an iteration scale the loss,
-   unscale gradients (with momentum: as amp_optimizer_carry says), step unless scaler->found_inf,
+   unscale gradients (with momentum: examples/recipes.c, g), step unless scaler->found_inf,
    update the scaler, call amp_session_changed. A loop's own Adam is at step scaler->good + 1. End
    sessions in reverse order: each restores the autocast before it. AMP_ERROR_BAD_STATE: *session
    runs, perhaps below another one or in another thread. */
@@ -1368,7 +1360,6 @@ struct amp_optimizer {
     amp_plan          *plan;    /* NULL until prepared */
     void              *backend_memory;
     int                initialized, step_open; /* 1: checked, 2: and unscaled */
-    int                carries; /* the last step was unscaled */
     amp_result         pending; /* begin_step's, for end_step; and what it told */
     char               told[AMP_PROBLEM_SIZE];
 };
@@ -2177,7 +2168,6 @@ struct amp_plan {
     int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
     int           asked;          /* for the loss scale: ampi_asked                             */
     float         lr;
-    float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
     uint64_t      version;        /* of the masters: counts possible changes                   */
     ampi_record  *record;         /* backend memory; NULL: no report                            */
     ampi_histogram *histograms;   /* two for each slot, if anything is sampled                  */
@@ -2191,8 +2181,7 @@ typedef enum ampi_job { /* what update_fn does; in brackets, what it does on a s
     AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]; own
                            slots as in PUBLISH */
     AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients for your optimizer            */
-    AMPI_JOB_PUBLISH,   /* model copies [zero_grad, next scale]                                  */
-    AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [all of it]      */
+    AMPI_JOB_PUBLISH    /* model copies [zero_grad, next scale]                                  */
 } ampi_job;
 
 /* What differs between machines. Functions may only queue their work (on a stream), in order;
@@ -2353,11 +2342,6 @@ AMPI_FN void ampi_publish(const amp_plan *plan) {
     c->next.found_inf = s->found_inf;
     *s                = c->next;
     c->moves          = 0u;
-}
-
-/* AMPI_JOB_CARRY's factor: from an unscaled gradient to a scaled one with momentum. */
-AMPI_FN float ampi_carry_factor(const amp_plan *plan) {
-    return ampi_mul(plan->carry, plan->scaler->scale);
 }
 
 /* A step's constants for one tensor. */
@@ -4278,7 +4262,6 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     if (d->storage) opt->storage = *d->storage;
     opt->reports     = d->report != NULL;
     opt->capacity    = AMP_INLINE_TENSORS;
-    opt->carries     = 1; /* there are no tensors yet */
     opt->initialized = 1;
 }
 
@@ -5334,19 +5317,6 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     return AMP_OK;
 }
 
-/* Writes elements [i, i + n) of a gradient again, from the unscaled ones. */
-static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
-    const amp_dtype type   = slot->grad_type;
-    const float     factor = ampi_carry_factor(plan);
-    const size_t    end    = i + n;
-    float           buffer[AMPI_PIECE];
-    for (; i < end; i += n) {
-        n = ampi_min(end - i, AMPI_PIECE);
-        ampi_loops_now()->unscale(buffer, slot->unscaled + i, AMP_F32, 0, n, factor);
-        ampi_cast(ampi_to(slot->grad, type, i), type, buffer, AMP_F32, n);
-    }
-}
-
 /* Updates elements [i, i + n) of a tensor by its gradient's elements from `from` on, which are
    read once and unscaled on the way. Each call of step has one key of random bits. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
@@ -5381,7 +5351,6 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job
     switch (job) {
     case AMPI_JOB_DECIDE: break; /* has no chunks */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
-    case AMPI_JOB_CARRY: ampi_carry_chunk(plan, s, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
         if (!ampi_is_coded(&s->master))
             ampi_cast(ampi_to(s->model, s->model_type, i), s->model_type,
@@ -5409,8 +5378,7 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
 
 static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
     const uint32_t fp    = ampi_fp_begin();
-    const int      skips = job == AMPI_JOB_DECIDE || plan->control->gate.skip;
-    const int      moves = job == AMPI_JOB_CARRY || !skips;
+    const int      moves = job != AMPI_JOB_DECIDE && !plan->control->gate.skip;
     const int      ends  = job == AMPI_JOB_FUSED || job == AMPI_JOB_PUBLISH;
     const int      watch = ends && ampi_sampled(plan);
     size_t         t;
@@ -5570,9 +5538,9 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
     return plan->meets ? ampi_run_job(opt, AMPI_JOB_DECIDE) : AMP_OK;
 }
 
-static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, const float *rate) {
+static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
     int ok;
-    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, name, rate));
+    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, "lr", lr));
     return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
@@ -5591,7 +5559,7 @@ static amp_result ampi_has_moments(const amp_optimizer *opt) {
 /* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. */
 static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
     AMPI_TRY(ampi_has_moments(opt));
-    if (lr) return ampi_check_rate(opt, "lr", lr);
+    if (lr) return ampi_check_rate(opt, lr);
     if (opt->plan->has_lr) return AMP_OK;
     return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                        "there is no learning rate yet: call amp_optimizer_set_lr");
@@ -5647,24 +5615,8 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     if (!opt->step_open) return pending != AMP_OK ? pending : ampi_ready(opt, AMPI_WITHIN);
     opt->plan->version++;
     AMPI_TRY(ampi_run_job(opt, opt->plan->owns ? AMPI_JOB_FUSED : AMPI_JOB_PUBLISH));
-    opt->carries   = opt->step_open == 2;
     opt->step_open = 0;
     return pending;
-}
-
-AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
-    AMPI_TRY(ampi_can_step(opt, 0));
-    AMPI_TRY(ampi_check_rate(opt, "momentum", &momentum));
-    if (opt->desc.unscale_in_place || opt->plan->owns)
-        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
-                           "nothing can be carried with desc.unscale_in_place or amp_tensor.own: "
-                           "set it to 0");
-    if (!opt->carries)
-        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
-                           "the last step was not unscaled, and nothing can be carried: call "
-                           "amp_optimizer_unscale after amp_optimizer_check");
-    opt->plan->carry = momentum;
-    return ampi_run_job(opt, AMPI_JOB_CARRY);
 }
 
 /* lr is passed in the plan, to the end of the check; NULL: the one in backend memory. */
@@ -5691,7 +5643,7 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt) {
 
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    AMPI_TRY(ampi_check_rate(opt, "lr", &lr));
+    AMPI_TRY(ampi_check_rate(opt, &lr));
     AMPI_TRY(ampi_captured(opt, ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr,
                                           sizeof lr)));
     opt->plan->has_lr = 1;
@@ -6411,7 +6363,6 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
     if (opt->ranks.count) /* accumulated gradients are of another run */
         AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
-    opt->carries = 1; /* unscaled gradients, if the caller saved them */
     return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 

@@ -1995,12 +1995,11 @@ static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtyp
 template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const uint64_t all     = plan.num_chunks << plan.split;
     const uint64_t others  = OWN ? plan.slots[plan.owns - 1].first_chunk << plan.split : 0;
-    const float    factor  = JOB == AMPI_JOB_CARRY ? ampi_carry_factor(&plan)
-                                                   : plan.control->gate.inv_scale;
+    const float    factor  = plan.control->gate.inv_scale;
     const auto     unscale = [=](uint32_t u, uint32_t, uint32_t) {
         return ampi_bits_of_f32(ampi_unscale(u, factor));
     };
-    const bool     skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
+    const bool     skip    = plan.control->gate.skip != 0;
     const bool     sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
     if (sampled) ampi_clear_histograms(&plan);
     for (uint64_t k = blockIdx.x; k < all - others; k += gridDim.x) {
@@ -2013,10 +2012,6 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
         if (s.count == 0) continue;
         if (JOB == AMPI_JOB_UNSCALE && !skip && grad.base)
             ampi_map(unscaled, grad, s.count, unscale, ampi_to_fp32());
-        if (JOB == AMPI_JOB_CARRY && grad.base)
-            ampi_map(grad, unscaled, s.count, unscale,
-                     ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
-                                ampi_pair<AMP_F32, AMP_F32>>());
         if (sampled && !skip && ampi_counts_updates(slot))
             ampi_watch(plan, s, [&](unsigned i) { model.put_one(i, master.get(i)); });
         else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model &&
@@ -2329,7 +2324,7 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
         {ampi_decide_kernel, ampi_decide_kernel},
         {NULL, ampi_around_kernel<AMPI_JOB_PUBLISH, true>},
         {ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_UNSCALE, true>},
-        {ampi_around_kernel<AMPI_JOB_PUBLISH>, NULL}, {ampi_around_kernel<AMPI_JOB_CARRY>, NULL}};
+        {ampi_around_kernel<AMPI_JOB_PUBLISH>, NULL}};
     const ampi_step_kernel *steps  = ampi_step_kernels[plan->kind][plan->coded];
     const uint64_t          blocks = job == AMPI_JOB_DECIDE ? 1 : plan->num_chunks << plan->split;
     const auto              kernel = of_jobs[job][plan->owns != 0];
@@ -2528,10 +2523,10 @@ static amp_result ampi_load_kernels(bool *early) {
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
                         ampi_around_kernel<AMPI_JOB_UNSCALE, true>,
                         ampi_around_kernel<AMPI_JOB_PUBLISH, true>,
-                        ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
-                        ampi_cast_kernel, ampi_add_kernel, ampi_add_tree_kernel,
-                        ampi_count_kernel, ampi_scatter_kernel, ampi_sum_rows_kernel,
-                        ampi_split_kernel, ampi_epilogue_kernel));
+                        ampi_bind_kernel, ampi_store_kernel, ampi_cast_kernel,
+                        ampi_add_kernel, ampi_add_tree_kernel, ampi_count_kernel,
+                        ampi_scatter_kernel, ampi_sum_rows_kernel, ampi_split_kernel,
+                        ampi_epilogue_kernel));
     for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
         AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2],
                                   &ptx_version));

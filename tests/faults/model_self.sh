@@ -134,16 +134,12 @@ fault 'the product is not checked' ampi_product_overflows \
 # Steps
 fault 'a step whose loss nobody has scaled' ampi_check_all 's/if \(!plan->asked && /if (0 \&\& /'
 fault 'a skipped step writes models' ampi_cpu_update \
-    's/(moves = job == AMPI_JOB_CARRY)/\1 || job == AMPI_JOB_PUBLISH/'
+    's/!plan->control->gate.skip/(job == AMPI_JOB_PUBLISH || !plan->control->gate.skip)/'
 fault 'zero_grad leaves the gradients of a skipped step' ampi_cpu_update \
     's/else if \(ends && plan->zero_grad/else if (moves \&\& ends \&\& plan->zero_grad/'
 fault 'gradients are unscaled twice' amp_optimizer_unscale 's/if \(opt->step_open > 1\)/if (0)/'
 fault 'the error of begin_step is lost' amp_optimizer_begin_step 's/opt->pending = result;//'
 fault 'a second begin_step begins anew' ampi_ready 's/phase == AMPI_BETWEEN && opt->step_open/0/'
-fault 'carry takes the scale before the step' ampi_carry_factor \
-    's/plan->scaler->scale/ampi_div(1.0f, plan->control->gate.inv_scale)/'
-fault 'a step without unscale can be carried' amp_optimizer_end_step \
-    's/opt->carries   = .*/opt->carries = 1;/'
 fault 'unscale_in_place of 16-bit gradients' ampi_fill_slot \
     's/d->unscale_in_place && t->grad_type == AMP_F32/d->unscale_in_place/'
 fault 'rebind counts no gradients' ampi_rebind 's/ampi_count_grads\(plan\);//'

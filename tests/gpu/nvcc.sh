@@ -72,7 +72,6 @@ compile() {
             sub(/^coded.*ILi1/, "adamw coded", name); sub(/^coded.*ILi2/, "sgd coded", name)
             sub(/^coded.*ILi3/, "lion coded", name)
             sub(/^around.*ILi2/, "unscale", name); sub(/^around.*ILi3/, "model", name)
-            sub(/^around.*ILi4/, "carry", name)
             if (!(name in known)) order[++kernels] = name
             known[name]
             used[name, $1] = $3 ($4 ? "+" $4 : "")

@@ -374,7 +374,7 @@ typedef struct m_record { /* of a report */
 typedef struct m_optimizer {
     int        initialized, prepared, open; /* open: 1 checked, 2 and unscaled */
     amp_result pending;
-    int        carries, asked, has_lr;
+    int        asked, has_lr;
     /* as the desc says, and files */
     int        kind, dtype, zero_grad, in_place, shared, ranks, whole, report, nesterov;
     f64        beta1, beta2;
@@ -440,7 +440,6 @@ static void m_init(m_optimizer *m, const amp_optimizer_desc *d) {
     if (d->storage) m->storage = *d->storage;
     m->scaler_desc = d->scaler;
     m_scaler_init(&m->own, &d->scaler);
-    m->carries   = 1;
     m->clip      = ONE;
     m->inv_scale = ONE;
     m->record.last.tensor = -1;
@@ -898,27 +897,11 @@ static amp_result m_end_step(m_optimizer *m, m_scaler *s) {
     if (m_owns(m)) m_update(m);
     else if (!m->skip) m_refresh(m);
     m_publish(m, s);
-    m->carries = m->open == 2;
-    m->open    = 0;
+    m->open = 0;
     return pending;
 }
 
 static int m_bad_rate(float x) { return bits32(x) >= INF && bits32(x) != 0x80000000u; }
-
-static amp_result m_carry(m_optimizer *m, const m_scaler *s, float momentum) {
-    const amp_result result = m_can_step(m, 0);
-    int              i, k;
-    if (result != AMP_OK) return result;
-    if (m_bad_rate(momentum)) return AMP_ERROR_INVALID_CONFIG;
-    if (m->in_place || m_owns(m)) return AMP_ERROR_UNSUPPORTED;
-    if (!m->carries) return AMP_ERROR_BAD_STATE;
-    for (i = 0; i < m->num; i++)
-        for (k = 0; k < m->t[i].n && m->t[i].has_grad; k++)
-            m->grad[m->t[i].first + k] =
-                rounded(m->t[i].grad_type,
-                        m_times(m->unscaled[m->t[i].at + k], mul32(bits32(momentum), s->scale)));
-    return AMP_OK;
-}
 
 /* A state that loads: what a file brings. Which file fits? */
 static int m_filed_master(const m_tensor *t) {
@@ -960,7 +943,6 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
     m->max_norm = file->max_norm;
     if (file->has_lr) m->has_lr = 1, m->lr = file->lr;
     m->seen_updates = 0;
-    m->carries = 1; /* what was saved beside the state */
     for (i = 0; i < m->num; i++) {
         m_tensor       *a = &m->t[i];
         const m_tensor *b = &file->t[i];

@@ -2387,30 +2387,6 @@ TEST(rebind_all, "law 7: 1000 tensors whose gradients move, come late and stay a
     }
 }
 
-TEST(carry, "law 7, law 14: gradients that carry momentum, through overflows and growing scales: "
-            "the bytes of the CPU's") {
-    dice r(20);
-    for (unsigned i = 0; i < few(40);) {
-        twins *t = &pair;
-        base     = any_setup(0, r);
-        base.desc.unscale_in_place = 0;
-        base.desc.scaler.growth_interval = 2;
-        any_list(&base, 3, r);
-        if (base.path >= GRAPH) base.path -= GRAPH;
-        if (!start(t, &base, r)) continue;
-        for (int step = 0; step < 6; step++) {
-            new_gradients(t, r.one_in(3), r);
-            step_on_cpu(t);
-            step_on_device(t);
-            for (int side = CPU; side <= DEV; side++)
-                OK(amp_optimizer_carry(&t->opt[side], 0.9f));
-            compare(t);
-        }
-        finish(t);
-        i++, runs++;
-    }
-}
-
 TEST(refresh, "law 7, law 8: model copies from masters that were written to, and from weights that rebind brings: "
               "in a graph, which reads them anew in every replay; the bytes of the CPU's, and of its steps after that") {
     dice r(21);
@@ -4375,7 +4351,6 @@ int main(int argc, char **argv) {
     RUN(other_stream);
     RUN(rebind);
     RUN(rebind_all);
-    RUN(carry);
     RUN(refresh);
     RUN(casts);
     RUN(cast_rows);

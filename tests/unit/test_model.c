@@ -220,7 +220,7 @@ static amp_result meet_others(void *user, double *sums, size_t num_sums, uint32_
 
 typedef enum operation {
     INIT, ADD, FLAT, PREPARE, CHECK, BEGIN, UNSCALE, END, STEP, GRAPH, SET_LR, REBIND, REBIND_ALL,
-    REFRESH, MOMENTS, CARRY, SAVE, LOAD, SAVE_FILE, LOAD_FILE, ACCUMULATE
+    REFRESH, MOMENTS, SAVE, LOAD, SAVE_FILE, LOAD_FILE, ACCUMULATE
 } operation;
 
 static struct {
@@ -273,7 +273,6 @@ static amp_result perform(operation op, body *b) {
     case REFRESH: return amp_optimizer_refresh(opt);
     case MOMENTS:
         return amp_optimizer_set_moments(opt, job.index, job.moments[k][0], job.moments[k][1]);
-    case CARRY: return amp_optimizer_carry(opt, job.rate);
     case SAVE: job.file->size = 0; return amp_optimizer_save(opt, write_bytes, job.file);
     case LOAD: job.file->at = 0; return amp_optimizer_load(opt, read_bytes, job.file);
     case SAVE_FILE: return amp_optimizer_save_file(opt, job.path);
@@ -377,7 +376,6 @@ static void fails(operation op) {
                 stop("what was saved loads");
             if (r < w.ranks) sent_again(r);
             w.m.seen_updates = 0;
-            w.m.carries = 1;
             w.version += r == 0;
             m_refresh(&w.m);
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
@@ -407,7 +405,7 @@ static void attempt(operation op) {
     perform_all(op);
     fail_at.armed = 0;
     if (fail_at.fired) fails(op);
-    else if (op >= CHECK && op <= CARRY && allocations) stop("it allocates");
+    else if (op >= CHECK && op <= MOMENTS && allocations) stop("it allocates");
 }
 
 /* That is what it should have returned. */
@@ -1417,15 +1415,6 @@ static void call_refresh(void) {
     m_refresh(&w.m);
 }
 
-static void call_carry(int illegal) {
-    amp_result expected;
-    job.rate = some_rate(illegal);
-    say("carry %08x", bits32(job.rate));
-    attempt(CARRY);
-    expected = m_carry(&w.m, scaler_of(), job.rate);
-    expect(CARRY, expected);
-}
-
 /* ------------------------------------------------------------------------------ state and files */
 
 static char disk[4000];
@@ -1708,11 +1697,11 @@ static void do_session(void) {
 typedef enum kind {
     DO_INIT, DO_FREE, DO_ADD, DO_FLAT, DO_PREPARE, DO_ASK, DO_GRADS, DO_STEP, DO_CHECK, DO_BEGIN,
     DO_UNSCALE, DO_END, DO_FUSED, DO_GRAPH, DO_SET_LR, DO_REBIND, DO_REBIND_ALL, DO_MASTERS,
-    DO_REFRESH, DO_CARRY, DO_SAVE, DO_LOAD, DO_AGAIN, DO_DAMAGE, DO_SCALER, DO_ACCUMULATE,
+    DO_REFRESH, DO_SAVE, DO_LOAD, DO_AGAIN, DO_DAMAGE, DO_SCALER, DO_ACCUMULATE,
     DO_BRING, DO_SESSION, DO_MOMENTS, KINDS
 } kind;
 static const unsigned char shares[KINDS] = {1, 1, 2, 1, 2, 3, 6, 40, 2, 2, 2, 3, 3,
-                                            3, 2, 4, 3, 2, 3, 3, 4,  5, 5, 2, 5, 2, 3, 5, 3};
+                                            3, 2, 4, 3, 2, 3, 4, 5, 5, 2, 5, 2, 3, 5, 3};
 
 typedef struct sequence {
     uint64_t seed;
@@ -1846,7 +1835,6 @@ static void do_call(kind what) {
     case DO_REBIND_ALL: call_rebind_all(0); break;
     case DO_MASTERS: call_masters(); break;
     case DO_REFRESH: call_refresh(); break;
-    case DO_CARRY: call_carry(one_in(6)); break;
     case DO_SAVE: call_save(slot); break;
     case DO_LOAD: call_load(slot); break;
     case DO_AGAIN: do_again(); break;
