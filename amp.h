@@ -892,18 +892,15 @@ typedef struct amp_rows {
 } amp_rows;
 
 /* ---------------------------------------------------------------- >>api  report
-   What happened, in which tensor, and why; and a skip of steps whose norm is a spike. Set
-   desc.report before amp_optimizer_init; amp_optimizer_stats alone does not need it.
+   What happened, in which tensor, and why. Set desc.report before amp_optimizer_init;
+   amp_optimizer_stats alone does not need it.
    (examples/which_tensor.c. As text or JSON, with advice: examples/amp_report.h.)
 
    Counting adds no launch and does not wait; a graph replays it. Reading a report waits. Steps,
    taken or skipped, are iterations, numbered from first_step + 1. The state saves all but the
    histograms. Each rank reports its own shard. For a gradient of few rows the fp32 sums are
    counted. Updates and magnitudes of weights are counted only where masters and moments are fp32
-   and gradients have all rows. bad_weights has no such limit.
-
-   spike_z looks back over about 128 norms that were not spikes, and finds none before it has them.
-   To the scale a spike is a good step. The fifth spike in a row is taken; statistics restart. */
+   and gradients have all rows. bad_weights has no such limit. */
 
 /* What the last check saw in one gradient, which is still scaled. */
 typedef struct amp_grad_stats {
@@ -919,16 +916,13 @@ typedef struct amp_grad_stats {
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 
 typedef struct amp_report_desc {
-    int   every;      /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none          */
-    float spike_norm; /* skip a step whose unscaled norm is larger; 0: none                       */
-    float spike_z;    /* or so many standard deviations above the running mean; 0: none           */
+    int every; /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none */
 } amp_report_desc;
 
 typedef enum amp_skip {
     AMP_SKIP_NONE = 0, /* taken                                                                   */
     AMP_SKIP_OVERFLOW, /* a gradient was not finite, or would not be when unscaled                */
-    AMP_SKIP_SPIKE,
-    AMP_SKIP_ASKED     /* you wrote found_inf, or another rank had an overflow                    */
+    AMP_SKIP_ASKED     /* you or reduce_fn asked for it, or another rank had an overflow          */
 } amp_skip;
 
 typedef struct amp_iteration {
@@ -948,7 +942,7 @@ enum {
 
 typedef struct amp_report {
     uint64_t iterations, steps;        /* taken or skipped; taken, as in amp_status               */
-    uint64_t overflows, spikes, asked; /* skipped, by amp_skip                                    */
+    uint64_t overflows, asked;         /* skipped, by amp_skip                                    */
     uint64_t growths, backoffs;        /* of the scale                                            */
     double   norm;
     float    loss_scale;               /* for the next backward                                   */
@@ -2026,18 +2020,11 @@ typedef struct ampi_overflows { uint64_t overflows, nans, first, last; } ampi_ov
 
 /* A run's record, in backend memory. Each tensor has two histograms: number `which` is of the
    last sample, the other is zero until the next. */
-enum { AMPI_RUNNING = 128, AMPI_SPIKES_IN_A_ROW = 5 };
-typedef struct ampi_running {
-    uint64_t skips[3]; /* by amp_skip, from AMP_SKIP_OVERFLOW on */
-    uint64_t norms; /* in mean and variance */
-    double   mean, variance;
-    uint32_t row;   /* spikes in a row */
-} ampi_running;
 typedef struct ampi_record {
     uint32_t      which;
     uint32_t      bad;     /* number of tensors minus the first that is not finite; 0: none */
     uint64_t      sampled; /* iteration of the last sample */
-    ampi_running  running;
+    uint64_t      skips[2]; /* by amp_skip, from AMP_SKIP_OVERFLOW on */
     amp_iteration history[AMP_HISTORY]; /* iteration t at t modulo AMP_HISTORY */
 } ampi_record;
 
@@ -2287,8 +2274,8 @@ AMPI_FN void ampi_numbers(ampi_control *c, amp_kind kind) {
     r->beta2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
 }
 
-/* Writes the decision into the history; may skip the step for a spike (>>core report). */
-AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad);
+/* Writes the decision into the history (>>core report). */
+AMPI_FN void ampi_record_step(const amp_plan *plan);
 
 /* Decide, after the check and the ranks' agreement. What the check found (norm2, maxima)
    determines the gate, the numbers of this step, and the next scale, which waits to be published.
@@ -2314,7 +2301,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     c->found_inf = bad;
     skips        = disabled ? (c->maxima[0] & AMPI_BAD_ROW) != 0u : bad;
     c->gate.skip = skips;
-    if (plan->record) ampi_record_step(plan, bad);
+    if (plan->record) ampi_record_step(plan);
     c->did_step = !c->gate.skip;
     c->skipped += c->gate.skip;
     c->skipped_in_a_row = c->gate.skip ? c->skipped_in_a_row + 1 : 0;
@@ -2398,44 +2385,14 @@ AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     m->nans += nan != 0;
 }
 
-/* Is this norm a spike, to be skipped? If not, it joins the running mean and variance. They
-   average the first 128 norms that were no spikes, then decay with weight 1/128. Before 128
-   norms, and while the variance is 0, spike_z finds none. A norm that is not finite (its scale
-   sank to 0) is skipped if spikes are, joins no statistics and is none of the spikes in a row. */
-AMPI_FN int ampi_spike(const amp_plan *plan) {
-    ampi_running *r     = &plan->record->running;
-    const double  norm  = plan->control->norm;
-    const double  limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
-    int           spike = limit > 0.0 && norm > limit;
-    double        n, before;
-    if (ampi_nonfinite_at(&plan->control->norm))
-        return limit > 0.0 || z > 0.0;
-    if (z > 0.0 && r->norms == AMPI_RUNNING && r->variance > 0.0 &&
-        ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
-        spike = 1;
-    if (spike && ++r->row < AMPI_SPIKES_IN_A_ROW) return 1;
-    if (spike) r->norms = 0, r->mean = r->variance = 0.0;
-    r->row = 0;
-    r->norms += r->norms < AMPI_RUNNING;
-    n      = (double)r->norms;
-    before = ampi_sub64(norm, r->mean);
-    r->mean     = ampi_add64(r->mean, ampi_div64(before, n));
-    before      = ampi_sub64(ampi_mul64(before, ampi_sub64(norm, r->mean)), r->variance);
-    r->variance = ampi_add64(r->variance, ampi_div64(before, n));
-    return 0;
-}
-
-AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
+AMPI_FN void ampi_record_step(const amp_plan *plan) {
     ampi_control  *c      = plan->control;
     ampi_record   *r      = plan->record;
     const uint64_t number = ampi_iterations(c) + 1;
     amp_iteration *t      = &r->history[number % AMP_HISTORY];
     uint32_t       why    = AMP_SKIP_NONE;
-    if (bad) why = r->bad || !c->maxima[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
-    else if (ampi_spike(plan)) why = AMP_SKIP_SPIKE;
-    if (why == AMP_SKIP_SPIKE) c->gate.skip = 1;
-    if (!c->gate.skip) why = AMP_SKIP_NONE; /* a disabled scaler steps on */
-    if (why != AMP_SKIP_NONE) r->running.skips[why - 1u]++;
+    if (c->gate.skip) why = r->bad || !c->maxima[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
+    if (why != AMP_SKIP_NONE) r->skips[why - 1u]++;
     t->iteration   = number;
     t->norm        = c->norm;
     t->loss_scale  = plan->scaler->scale;
@@ -7729,8 +7686,6 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     ampi_count_state(&a, opt, state);
     sum = ampi_hash(a.common, a.ranks);
     sum = ampi_hash(sum, opt->desc.seed);
-    sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_norm, 0));
-    sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_z, 0));
     for (i = 0; i < plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         sum = ampi_hash(sum, (uint64_t)ampi_learns(t));
@@ -7991,25 +7946,19 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
 }
 
 /* Reads the set that path names, if it names one. If each rank reads only one file, these are
-   compared here. The sums of all files must add up to the set's content. Ranks that look for
-   spikes must go on from the same norms, which a file has if it has a report. */
+   compared here. The sums of all files must add up to the set's content. */
 static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                   amp_result result) {
-    const amp_report_desc *watch   = &opt->plan->watch;
-    const int              spikes  = watch->spike_norm > 0.0f || watch->spike_z > 0.0f;
-    const uint64_t         content = l->one.set.content;
-    uint64_t               hash;
-    double                 words[2];
-    int                    one;
+    const uint64_t content = l->one.set.content;
+    uint64_t       hash;
+    double         words[2];
+    int            one;
     if (result == AMP_OK && (l->one.flags & AMPI_FILE_SET)) result = ampi_load_set(opt, path, l);
     hash = ampi_hash(ampi_hash(l->files[0].common, content), (uint64_t)l->alone);
-    if (spikes) hash = ampi_hash(hash, l->files[0].flags & AMPI_FILE_REPORT);
     one  = result == AMP_OK && l->alone;
     ampi_split_sum(words, one ? l->sum : 0);
     if (opt->plan->meets == AMPI_OVER_SUMS)
-        ampi_agree(opt, &result, AMP_ERROR_READ, hash,
-                   spikes ? AMPI_NOT_ONE ", or not all have a report, which spikes need"
-                          : AMPI_NOT_ONE, words, 2);
+        ampi_agree(opt, &result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
     if (one) l->sum = ampi_join_sums(words);
     if (result == AMP_OK && content && l->sum != content)
         return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
@@ -8309,12 +8258,10 @@ typedef struct ampi_seen {
 } ampi_seen;
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
-    const amp_report_desc *r  = d->report;
-    const int              ok =
-        (r->every >= 0 || ampi_out(d->problem, "amp_report_desc.every", r->every, "0 or more")) &&
-        ampi_amount_ok(d->problem, "amp_report_desc.spike_norm", &r->spike_norm) &&
-        ampi_amount_ok(d->problem, "amp_report_desc.spike_z", &r->spike_z);
-    return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+    const int every = d->report->every;
+    return every >= 0 || ampi_out(d->problem, "amp_report_desc.every", every, "0 or more")
+               ? AMP_OK
+               : AMP_ERROR_INVALID_CONFIG;
 }
 
 static size_t ampi_report_room(size_t num_slots) {
@@ -8336,26 +8283,23 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-/* A report in a state: counters and running statistics, steps, overflows of tensors. An optimizer
-   without a report reads a file's, and drops it. Of several files, the one with the most
-   overflows counts, for the run and for each tensor: a rank without elements of it has seen
-   none. */
+/* A report in a state: counters, steps, overflows of tensors. An optimizer without a report reads
+   a file's, and drops it. Of several files, the one with the most overflows counts, for the run
+   and for each tensor: a rank without elements of it has seen none. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
     const int            load = a->walk == AMPI_LOAD && plan->seen;
     const int            save = a->walk == AMPI_SAVE && a->result == AMP_OK;
     ampi_record          r;
     ampi_overflows       counts;
-    ampi_running        *n = &r.running;
     amp_iteration       *s = r.history;
     int                  ok = 1; /* what others index arrays by is in its bounds */
     size_t               i;
     memset(&r, 0, sizeof r);
     memset(&counts, 0, sizeof counts);
     if (save) a->result = ampi_read_back(opt, &r, plan->record, sizeof r);
-    AMPI_NUMBERS(a, n->skips[0], n->skips[1], n->skips[2]);
-    AMPI_NUMBERS(a, n->norms, n->mean, n->variance);
-    AMPI_NUMBER(a, n->row);
+    AMPI_NUMBER(a, r.skips[0]);
+    AMPI_NUMBER(a, r.skips[1]);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
         AMPI_NUMBERS(a, s->iteration, s->norm, s->loss_scale);
         AMPI_NUMBERS(a, s->clip_factor, s->skip, s->tensor);
@@ -8370,7 +8314,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
         if (load && counts.overflows >= plan->host_slots[i].overflows.overflows)
             plan->host_slots[i].overflows = counts;
     }
-    if (load && r.running.skips[0] >= plan->seen->record.running.skips[0]) plan->seen->record = r;
+    if (load && r.skips[0] >= plan->seen->record.skips[0]) plan->seen->record = r;
     if (ok || a->walk != AMPI_VERIFY || a->result != AMP_OK) return;
     a->result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT,
                             "its report names a tensor, or a reason to skip, that is not there");
@@ -8464,7 +8408,7 @@ static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t 
 
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     ampi_seen        *seen  = opt->plan->seen;
-    const uint64_t   *skips = seen->record.running.skips;
+    const uint64_t   *skips = seen->record.skips;
     const amp_scaler *s     = &seen->scaler;
     amp_report       *r     = &seen->report;
     int               i, b;
@@ -8474,7 +8418,6 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
     r->overflows    = skips[AMP_SKIP_OVERFLOW - 1];
-    r->spikes       = skips[AMP_SKIP_SPIKE - 1];
     r->asked        = skips[AMP_SKIP_ASKED - 1];
     r->growths      = s->growths;
     r->backoffs     = s->backoffs;

@@ -427,10 +427,32 @@ static void recipe_h(void) {
 
 /* i. The batch of a skipped step again, with the smaller scale, until the step is taken: no sample
    is lost, and the order of batches is that of a run without overflows. Take the batch from the
-   steps taken, not from the loop's iterations. A gradient that is NaN at any scale must end it. A
-   finite one that is far too large is skipped, too, if desc.report says above which norm, or how
-   many standard deviations above the mean of norms (as soon as 128 are known). */
+   steps taken, not from the loop's iterations. A gradient that is NaN at any scale must end it.
+
+   A finite one that is far too large is skipped, too, if you ask for it: reduce_fn sees the norm
+   before the decision. Here a limit, and standard deviations above the mean of the last norms. It
+   lowers the scale as an overflow does (AMP_PRESET_NONE has none). On CUDA sums and maxima are
+   device memory: do this in a kernel of one thread. Save the struct beside the state. */
 enum { CALM, OVERFLOWS, SPIKES };
+
+typedef struct norms { const amp_optimizer *opt; double mean, variance; int n; } norms;
+
+static amp_result skip_spikes(void *user, double *sums, size_t num_sums, uint32_t *maxima,
+                              size_t num_maxima) {
+    norms       *x    = (norms *)user;
+    const double norm = sqrt(sums[0]) / (double)amp_optimizer_scaler(x->opt)->scale;
+    const double over = norm - x->mean;
+    (void)num_sums, (void)num_maxima;
+    if (maxima[0]) return AMP_OK; /* an overflow, which is skipped anyway */
+    if (norm > 8.0 || (x->n == 128 && over > 6.0 * sqrt(x->variance))) {
+        maxima[0] |= 1;
+        return AMP_OK;
+    }
+    x->n += x->n < 128;
+    x->mean += over / x->n;
+    x->variance += (over * (norm - x->mean) - x->variance) / x->n;
+    return AMP_OK;
+}
 
 /* What desc.report remembers: the last iterations, and why steps were skipped. */
 static double largest_spike(const amp_optimizer *opt) {
@@ -441,16 +463,19 @@ static double largest_spike(const amp_optimizer *opt) {
     must(amp_optimizer_report(opt, &report));
     must(amp_optimizer_history(opt, last, &count));
     for (size_t i = 0; i < count; i++)
-        if (last[i].skip == AMP_SKIP_SPIKE) norm = fmax(norm, last[i].norm);
+        if (last[i].skip == AMP_SKIP_ASKED) norm = fmax(norm, last[i].norm);
     return norm;
 }
 
 static amp_status replayed_run(int trouble, int replay, float *w, double *spike) {
-    const amp_report_desc    spikes = {.spike_norm = 8.0f, .spike_z = 6.0f};
-    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .report = &spikes,
-                                     .scaler = {.init_scale = trouble == OVERFLOWS ? 65536.0f
-                                                                                   : 1024.0f}};
     amp_optimizer opt;
+    norms         usual = {.opt = &opt};
+    const amp_report_desc    report = {0};
+    const amp_ranks          ranks  = {.whole = 1, .reduce_fn = skip_spikes, .user = &usual};
+    const amp_optimizer_desc desc   = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
+                                       .report = &report, .ranks = &ranks,
+                                       .scaler = {.init_scale = trouble == OVERFLOWS ? 65536.0f
+                                                                                     : 1024.0f}};
     amp_status    status = {0};
     amp_f16       grad[DIM];
     int           tries = 0;

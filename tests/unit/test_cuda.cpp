@@ -41,7 +41,7 @@ static const char        *program_path;
 static cudaError_t        lost; /* the device, by this */
 static unsigned long      runs;
 static unsigned long long differing; /* bytes, of all runs */
-static unsigned long      samples, spikes; /* comparisons with reports of some */
+static unsigned long      samples; /* comparisons with reports of some */
 
 /* ------------------------------------------------------------------------- small tools */
 
@@ -712,7 +712,6 @@ static void compare_reports(amp_optimizer *opt, int tensors) {
                   sizeof of[CPU] - offsetof(amp_tensor_report, overflows));
     }
     samples += reports[CPU].sampled != 0;
-    spikes += reports[CPU].spikes != 0;
 }
 
 /* Has a step computed a NaN, whose sign and payload are each processor's own? It stays in weights
@@ -915,12 +914,9 @@ static setup any_setup(int kind, dice &r) {
     s.swaps          = r.one_in(5);
     s.twice          = r.one_in(6);
     s.every          = r.one_in(4) ? 3 : 1;
-    if (r.one_in(3)) { /* a report, with samples, and spikes that are skipped */
-        static const float limits[] = {0.0f, 0.0f, 1.0f, 1e-3f};
-        s.watches          = 1;
-        s.watch.every      = (int)r.below(4);
-        s.watch.spike_norm = r.of(limits);
-        s.watch.spike_z    = r.one_in(2) ? 2.0f : 0.0f;
+    if (r.one_in(3)) { /* a report, with samples */
+        s.watches     = 1;
+        s.watch.every = (int)r.below(4);
     }
     s.overflows      = s.desc.scaler.disabled && !r.one_in(3) ? 0 : 4;
     return s;
@@ -1234,24 +1230,22 @@ TEST(long_runs, "law 7: 300 steps with moments, loads from the other side, and r
     }
 }
 
-TEST(reports, "law 7: reports, their histograms and spikes, of any list of tensors: on every path, "
+TEST(reports, "law 7: reports and their histograms, of any list of tensors: on every path, "
               "sampled in each turn, in graphs too, saved, and loaded from the other side") {
     dice                r(40);
-    const unsigned long before[2] = {samples, spikes};
+    const unsigned long before = samples;
     for (unsigned i = 0; i < few(160);) {
         setup *s = &base;
         *s       = any_setup((int)(i % NUM_KINDS), r);
         s->path  = (int)(i / NUM_KINDS % 4);
         s->steps = 12;
-        s->watches          = 1;
-        s->watch.every      = 1 + (int)r.below(3);
-        s->watch.spike_norm = r.one_in(3) ? 1e-3f : 0.0f;
+        s->watches     = 1;
+        s->watch.every = 1 + (int)r.below(3);
         s->desc.scaler.disabled = 0;
         any_list(s, 1 + (int)r.below(6), r);
         i += run(s, r);
     }
-    CHECK(samples > before[0] + few(160) / 2);
-    CHECK(spikes > before[1]);
+    CHECK(samples > before + few(160) / 2);
 }
 
 /* ------------------------------------------------------------------ values that are not finite */
@@ -1872,7 +1866,7 @@ static void step_of(amp_optimizer *opt, int kind) {
 
 TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicates, types, alignments, "
                "rows that are not there; replayed with other counts; 5 to 9 launches; beside a tensor that is own, too") {
-    static const amp_report_desc watch = {1, 0.0f, 0.0f};
+    static const amp_report_desc watch = {1};
     dice                         r(17);
     for (unsigned i = 0; i < few(112); i++) {
         const setup        any = any_setup((int)(i % NUM_KINDS), r);
@@ -2105,7 +2099,6 @@ TEST(conditional, "law 7: unmodified kernels in a conditional node run exactly w
         base              = any_setup(OWN, r);
         base.desc.scaler  = amp_scaler_desc();
         base.desc.scaler.growth_interval = 1; /* or it sinks below one */
-        base.watch.spike_norm = base.watch.spike_z = 0.0f; /* every finite step is taken */
         base.path = FROZEN, base.default_stream = 0, base.seed = (unsigned)seed;
         any_list(&base, 2, r);
         base.tensors[0] = any_shape(&base.desc, 100, AMP_F16, r);
@@ -4031,7 +4024,6 @@ static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
     base.desc.scaler = amp_scaler_desc();
     base.default_stream = base.apart = 0, base.path = PLAIN, base.desc.zero_grad = 0;
     base.watch.every      = base.watch.every > 0; /* histograms are not loaded */
-    base.watch.spike_norm = 0.0f;                 /* attempts are at steps that are taken */
     /* A wait that failed leaves host memory, which may be gone, to a copy; CUDA has finished with
        pageable memory by then, which the emulator has only if it does not put work off. */
     if (waits) base.async = 0;

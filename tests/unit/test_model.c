@@ -246,7 +246,7 @@ static amp_result init_body(int k, body *b) {
     if (d.ranks && !whole && b->ranks.rank == 0) b->ranks.rank = k;
     if (twin && d.ranks && !whole) d.zero_grad = 1; /* as sums of ranks */
     if (d.ranks) d.ranks = twin && !whole ? NULL : &b->ranks;
-    if (twin && !w.m.spike_norm && !w.m.spike_z) d.report = NULL;
+    if (twin) d.report = NULL;
     memset(&b->opt, 0xa5, sizeof b->opt); /* zeroed or not; one that is refused is zeroed */
     return amp_optimizer_init(&b->opt, &d);
 }
@@ -551,11 +551,10 @@ static void observe_report(const body *b) {
     SAME("report.iterations", report.iterations, m->step + m->skipped);
     SAME("report.steps", report.steps, m->step);
     SAME("report.overflows and .asked", report.overflows + report.asked,
-         m->record.skips[0] + m->record.skips[2]);
-    SAME("report.spikes", report.spikes, m->record.skips[1]);
+         m->record.skips[0] + m->record.skips[1]);
     if (!m->record.of_ranks)
         SAME("report.asked", report.asked,
-             m->record.skips[2]); /* an overflow of another rank, too */
+             m->record.skips[1]); /* an overflow of another rank, too */
     TELLS("history's result", b, amp_optimizer_history(&b->opt, last, &count), AMP_OK);
     known = m->ranks < 2 && !m->record.of_ranks;
     if (m->record.last.iteration && !count) stop("history is empty");
@@ -708,8 +707,6 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
     if (chance(15)) d->shared_scaler = &w.shared;
     if (d->shared_scaler && d->ranks && !ranks->whole) d->ranks = NULL;
     if (chance(30)) d->report = report;
-    if (chance(12)) report->spike_norm = 2.0f;
-    if (chance(12)) report->spike_z = 1.0f;
     d->zero_grad        = chance(30);
     d->unscale_in_place = chance(20);
     d->seed             = below(3);
