@@ -1001,25 +1001,24 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 
    With masters of F32 weights stay where they are, and models may be of any type or none. SPLIT
    stores fp32 in other memory: its masters, moments and state files are F32's bit for bit. Its
-   models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16
-   models, too; how they round: >>core storage. A state file has desc.seed.
+   models are the masters rounded to nearest, ties away from zero. How SR rounds: >>core storage.
+   SPLIT and SR take models of bf16 alone. A state file has desc.seed.
 
    A tensor with own is stored in fp32. So is one with keep_fp32; only a storage of its own, with a
    master of F32, changes its moments. Where masters are not fp32, prepare copies weight, then
    fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, a session refuses the optimizer.
-   A file loads if its moments and masters have the same formats (24BIT and SR also need its type
-   of models); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
-   AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length that
+   A file loads if its moments and masters have the same formats; SPLIT and F32 load all masters.
+   Else AMP_ERROR_MISMATCH names the tensor.
+   AMP_ERROR_INVALID_CONFIG: formats that are no row of the list. AMP_ERROR_UNSUPPORTED: SPLIT or
+   SR without a model of bf16; AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length that
    is no multiple of 32, or in amp_optimizer_set_moments. */
 
 typedef enum amp_format { /* bytes per element, beside the model's 2; moments: AdamW's two      */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
     AMP_FORMAT_BF16,      /* moments 4                                                           */
     AMP_FORMAT_8BIT,      /* moments 2.1                                                         */
-    AMP_FORMAT_SPLIT,     /* master 2, the lower bits: with a model of bf16 all of fp32          */
-    AMP_FORMAT_24BIT,     /* master 1: 8 bits more than the model has                            */
+    AMP_FORMAT_SPLIT,     /* master 2, the lower bits: with its model all of fp32                */
     AMP_FORMAT_SR         /* master 0: the model alone, rounded stochastically                   */
 } amp_format;
 
@@ -1029,7 +1028,6 @@ typedef struct amp_storage { amp_format master, moments; } amp_storage;
 #define AMP_STORAGE_LIST(X)                                                                        \
     X("fp32", F32, F32)    X("fp32+bf16", F32, BF16)    X("fp32+8bit", F32, 8BIT)                  \
     X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
-    X("24bit+8bit", 24BIT, 8BIT)                                                                   \
     X("sr", SR, F32)       X("sr+bf16", SR, BF16)       X("sr+8bit", SR, 8BIT)
 
 /* -------------------------------------------------------------- >>api  capability */
@@ -2183,10 +2181,10 @@ struct ampi_functions {
                           ampi_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
-    /* from src, in fp32, or from model if src is NULL: write model, and what master stores beside
-       it unless its data is NULL */
-    amp_result (*split_fn)(const amp_backend *self, void *model, amp_dtype model_type,
-                           const ampi_stored *master, const void *src, size_t n);
+    /* from src, in fp32, or from model (bf16) if src is NULL: write model, and what master stores
+       beside it unless its data is NULL */
+    amp_result (*split_fn)(const amp_backend *self, void *model, const ampi_stored *master,
+                           const void *src, size_t n);
     /* a matrix with leading dimensions; NULL: row by row */
     amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                                size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
@@ -2407,19 +2405,15 @@ AMPI_FN void ampi_record_step(const amp_plan *plan) {
 /* ----------------------------------------------------------------- >>core  storage
    Formats, and random bits (codecs: >>core formulas). With AdamW and models and gradients of 16
    bits, a step reads and writes 30 bytes an element in fp32, 28 in split, 24 in sr, 8 less with
-   moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
+   moments of bf16, 12 less with 8 bits.
 
-   24BIT rounds masters to nearest even: beside bf16 to 16 of fp32's 24 bits, beside fp16 to 19,
-   and to multiples of 2^-32. A change of a weight by less than half of the last bit is lost.
    SR has no master. A weight is rounded up or down with a probability in proportion to the
-   distance, so that small changes survive on average (also among fp16's subnormals, to 2^-37).
-   The price is noise of half the last bit of a weight. Moments of BF16 are rounded the same way.
+   distance, so that small changes survive on average. The price is noise of half the last bit of
+   a weight. Moments of BF16 are rounded the same way.
    Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
    (amp_gate.step), and of nothing else. A rounded number takes 16, as many as bf16 cuts off from
-   fp32; fp16 cuts off 13, so that the last 3 do not count.
-   In SR inf and NaN stay, and no finite value becomes inf: weights stop at the largest number of
-   the 16-bit type. (In 24BIT a model above that is inf, as of an fp32 master; masters stop below
-   the next power of two.)
+   fp32. In SR inf and NaN stay, and no finite value becomes inf: weights stop at the largest
+   number of bf16.
    8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
    each a float with 4 fraction bits. First moments and momentum have a sign and 7 bits, evenly
    spaced below 2^-7; second moments have 8 bits, evenly spaced below 2^-15, and are never 0 after
@@ -2427,9 +2421,7 @@ AMPI_FN void ampi_record_step(const amp_plan *plan) {
    OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3 to 6
    % apart, and a step changes a moment by far less; rounded to nearest, it would never change
    again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the
-   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
-   24BIT and SR first round fp16's numbers below 2^-14 to multiples of 2^-37, so that a model may
-   be a neighbour of the nearest: fp32's 0x35abffe8 begins as 0x0016, elsewhere as 0x0015. */
+   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN. */
 
 /* The key of random bits: seed, tensor, step, and the block of 2^24 elements (the finalizer of
    splitmix64, Steele et al. 2014). In larger blocks, bits of elements a power of two apart would
@@ -2477,14 +2469,6 @@ AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
    (exponent_of). Its lower 16 bits are 0, so those of the magnitude may be missing. */
 enum { AMPI_ROOM_ABOVE = 0x00090000 };
 AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) == 0);
-
-/* fp16 in the wide form (below). */
-#define AMPI_EXPONENT   0x00800000u            /* one in fp32's exponent              */
-#define AMPI_REBIAS     (112u * AMPI_EXPONENT) /* fp32's bias, 127, less fp16's, 15   */
-#define AMPI_F16_NORMAL (113u * AMPI_EXPONENT) /* 2^-14: below it fp16 is subnormal   */
-#define AMPI_F16_END    (143u * AMPI_EXPONENT) /* 2^16: no number of fp16 is as large */
-#define AMPI_WIDE_INF   0x7c000000u            /* fp16's bits, in the upper 16         */
-#define AMPI_WIDE_QUIET 0x02000000u            /* which makes a NaN of it             */
 
 #define AMPI_PASTE(a, b) a##b
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
@@ -2591,75 +2575,31 @@ AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
-/* The wide form of a number: the upper 16 bits are a number of the 16-bit type, the lower ones
-   what it cuts off. For bf16 this is fp32. For fp16 the exponent is AMPI_REBIAS less than fp32's,
-   and all bits move up by 3. Subnormals are as evenly spaced as fp16's, because AMPI_F16_NORMAL
-   is added to them and then removed. Finite numbers stay below inf. */
-AMPI_IN AMPI_U AMPI_(wide)(AMPI_V x, const int f16) {
-    const AMPI_U u = AMPI_(bits)(x), a = AMPI_(size)(u);
-    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_F16_NORMAL), a);
-    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)(AMPI_F32_INF - 1));
-    const AMPI_U nan  = AMPI_(above)(a, AMPI_(u32)(AMPI_F32_INF));
-    AMPI_U       w    = tiny & AMPI_F16_NORMAL;
-    if (!f16) return u;
-    w = AMPI_(bits)(AMPI_(add)(AMPI_(from_bits)(a), AMPI_(from_bits)(w)));
-    w = AMPI_(least)(w, AMPI_(u32)(AMPI_F16_END - 1)) - AMPI_REBIAS;
-    w = (w - (tiny & AMPI_EXPONENT)) << 3;
-    w = (w & ~odd) | (odd & AMPI_WIDE_INF) | (nan & AMPI_WIDE_QUIET);
-    return w | (u & AMPI_SIGN);
-}
-AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
-    const AMPI_U a    = AMPI_(size)(w) >> 3;
-    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_EXPONENT), a);
-    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)((AMPI_WIDE_INF >> 3) - 1));
-    const AMPI_U off  = AMPI_REBIAS + (tiny & AMPI_EXPONENT);
-    const AMPI_U u    = a + off + (odd & AMPI_REBIAS);
-    AMPI_V       x    = AMPI_(from_bits)(tiny & AMPI_F16_NORMAL);
-    if (!f16) return AMPI_(from_bits)(w);
-    x = AMPI_(sub)(AMPI_(from_bits)(u), x);
-    return AMPI_(from_bits)(AMPI_(bits)(x) | (w & AMPI_SIGN));
+/* The bits of an fp32 number as bf16: random, of 16 bits, decides whether what is cut off rounds up.
+   Numbers that could then reach inf stay as they are, and so do inf and NaN, which arithmetic has
+   made quiet. */
+AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U u, AMPI_U random) {
+    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 0x10000u);
+    return AMPI_(choose)(most, AMPI_(size)(u), u + random, u) >> 16;
 }
 
-/* w + up, with up below 2^bits, unless that could reach inf. Such numbers stay as they are, and
-   so do inf and NaN, which arithmetic has made quiet; the last bits are cut off later. */
-AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
-    const uint32_t most = (f16 ? AMPI_WIDE_INF : AMPI_F32_INF) - ((uint32_t)1 << bits);
-    return AMPI_(choose)(AMPI_(u32)(most), AMPI_(size)(w), w + up, w);
-}
-AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U w, AMPI_U random, const int f16) {
-    return AMPI_(rounding)(w, random, 16, f16) >> 16;
+/* A master's bits plus half a step of its model: the upper 16 are the model, rounded to nearest,
+   ties away from zero; the lower ones are stored beside it. A NaN for which the sum would be 0 is
+   made smaller first. */
+AMPI_IN AMPI_U AMPI_(split)(AMPI_U u) {
+    const AMPI_U size = AMPI_(least)(AMPI_(size)(u), AMPI_(u32)(0x7fff7fffu));
+    return (size | (u & 0x80000000u)) + 0x8000u;
 }
 
-/* Rounds off the last 8 bits, to nearest even. */
-AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int f16) {
-    return AMPI_(rounding)(w, (w >> 8 & 1) + 127, 8, f16) & 0xffffff00u;
+/* A master from the bits of its model and those beside it (low; SR has none); and back. */
+AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master) {
+    if (master == AMP_FORMAT_SR) return AMPI_(from_bits)(model << 16);
+    return AMPI_(from_bits)((model << 16 | low) - 0x8000u);
 }
-
-/* The wide form of a master plus half a step of its model: the upper bits are the model, rounded
-   to nearest, ties away from zero; the lower ones are stored beside it. A NaN for which the sum
-   would be 0 is made smaller first. */
-AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
-    const AMPI_U size = AMPI_(least)(AMPI_(size)(w), AMPI_(u32)(0x7fff7fffu));
-    return (size | (w & 0x80000000u)) + 0x8000u;
-}
-
-/* A master from the bits of its model and those beside it (low); and back. */
-AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
-    AMPI_U w = model << 16;
-    if (master == AMP_FORMAT_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
-    if (master == AMP_FORMAT_24BIT) w = (w | low << 8) - 0x8000u;
-    return AMPI_(from_wide)(w, f16);
-}
-AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master,
-                            const int f16) {
-    AMPI_U w;
+AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master) {
     *low = AMPI_(split)(AMPI_(bits)(p));
-    if (master == AMP_FORMAT_SPLIT) return *low >> 16;
-    w = AMPI_(wide)(p, f16);
-    if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(w, random, f16);
-    w    = AMPI_(split)(AMPI_(nearest)(w, f16));
-    *low = w >> 8 & 0xffu;
-    return w >> 16;
+    if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(AMPI_(bits)(p), random);
+    return *low >> 16;
 }
 
 /* Random bits: the lower 16 for element 2 * pair, the upper for 2 * pair + 1. Those of one key
@@ -2742,18 +2682,16 @@ AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
 
 /* For a master that did not come from arithmetic, whose NaN might signal. It rounds to nearest,
    also without low bits. */
-AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master, int f16) {
+AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
-    return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
+    return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master);
 }
 
 /* Writes element i of src, or of model if that is NULL, to model and to what master stores. */
-AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *master,
-                            const void *src, size_t i) {
-    const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, type, i);
+AMPI_FN void ampi_split_one(void *model, const ampi_stored *master, const void *src, size_t i) {
+    const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, AMP_BF16, i);
     uint32_t       low;
-    ampi_store_u16(model, i,
-                   (uint16_t)ampi_model_of_bits(u, &low, (int)master->format, type == AMP_F16));
+    ampi_store_u16(model, i, (uint16_t)ampi_model_of_bits(u, &low, (int)master->format));
     if (master->data) ampi_store_low(master->data, i, master->size, low);
 }
 
@@ -3455,7 +3393,7 @@ AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dt
 }
 
 AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *random) {
-    AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i), 0));
+    AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i)));
 }
 
 /* The step. kind and bf16 are constant where this is inlined. */
@@ -3497,51 +3435,39 @@ AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
 #undef AMPI_ON
 }
 
-/* Masters that are not fp32; master and f16 are constant where these are inlined. */
-AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
+/* Masters that are not fp32; master is constant where these are inlined. */
+AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master) {
     const ampi_step_block b = *block;
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_U model = AMPI_(get16)(b.x.model, i);
-        const AMPI_U low   = master == AMP_FORMAT_SR      ? model
-                             : master == AMP_FORMAT_24BIT ? AMPI_(get8)(b.x.master.data, i)
-                                                    : AMPI_(get16)(b.x.master.data, i);
+        const AMPI_U low   = master == AMP_FORMAT_SR ? model : AMPI_(get16)(b.x.master.data, i);
         if (i < b.more) {
             const size_t at = i + AMPI_SOON;
             AMPI_PREFETCH(ampi_at(b.x.model, AMP_BF16, at));
-            if (master != AMP_FORMAT_SR)
-                AMPI_PREFETCH(ampi_at(b.x.master.data, AMP_BF16,
-                                      master == AMP_FORMAT_24BIT ? at / 2 : at));
+            if (master != AMP_FORMAT_SR) AMPI_PREFETCH(ampi_at(b.x.master.data, AMP_BF16, at));
         }
-        AMPI_(put)(b.p, i, AMPI_(master)(model, low, master, f16));
+        AMPI_(put)(b.p, i, AMPI_(master)(model, low, master));
     }
     AMPI_(done)();
 }
-AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, const int f16) {
+AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master) {
     const ampi_step_block b = *block;
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         AMPI_U r = AMPI_(u32)(0), low;
         if (master == AMP_FORMAT_SR) r = AMPI_(get16)(b.p_random, i);
-        AMPI_(put16)(b.x.model, i, AMPI_(model_of)(AMPI_(get)(b.p, i), r, &low, master, f16));
-        if (master == AMP_FORMAT_24BIT) AMPI_(put8)(b.x.master.data, i, low);
-        else if (master == AMP_FORMAT_SPLIT) AMPI_(put16)(b.x.master.data, i, low);
+        AMPI_(put16)(b.x.model, i, AMPI_(model_of)(AMPI_(get)(b.p, i), r, &low, master));
+        if (master != AMP_FORMAT_SR) AMPI_(put16)(b.x.master.data, i, low);
     }
     AMPI_(done)();
 }
-AMPI_IN void AMPI_(masters_of)(const ampi_step_block *b, int put, const int master) {
-    const int f16 = master != AMP_FORMAT_SPLIT && b->x.model_type == AMP_F16;
-    if (put && f16) AMPI_(put_masters)(b, master, 1);
-    else if (put) AMPI_(put_masters)(b, master, 0);
-    else if (f16) AMPI_(get_masters)(b, master, 1);
-    else AMPI_(get_masters)(b, master, 0);
-}
 AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
-    switch (b->x.master.format) {
-    case AMP_FORMAT_SPLIT: AMPI_(masters_of)(b, put, AMP_FORMAT_SPLIT); break;
-    case AMP_FORMAT_24BIT: AMPI_(masters_of)(b, put, AMP_FORMAT_24BIT); break;
-    default: AMPI_(masters_of)(b, put, AMP_FORMAT_SR);
-    }
+    const int sr = b->x.master.format == AMP_FORMAT_SR;
+    if (put && sr) AMPI_(put_masters)(b, AMP_FORMAT_SR);
+    else if (put) AMPI_(put_masters)(b, AMP_FORMAT_SPLIT);
+    else if (sr) AMPI_(get_masters)(b, AMP_FORMAT_SR);
+    else AMPI_(get_masters)(b, AMP_FORMAT_SPLIT);
 }
 
 /* Moments of 8 bits, with a vector of scales at a time. Only plain C gets a shorter group, so
@@ -4120,7 +4046,6 @@ static const ampi_format ampi_formats[] = {
     {"bf16", 2, 0, 1},
     {"8bit", 1, AMPI_GROUP, 1},
     {"split", 2, 0, 0},
-    {"24bit", 1, 0, 0},
     {"sr", 0, 0, 1}
 };
 AMPI_STATIC_ASSERT(ampi_formats_are_all,
@@ -4329,10 +4254,9 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
     const ampi_refusal why[]  = {
         {coded && opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED,
          "storage" AMPI_FUSED_ALONE},
-        {s.master == AMP_FORMAT_SPLIT && type != AMP_BF16, AMP_ERROR_INVALID_CONFIG,
-         "its storage needs a model copy of AMP_BF16"},
-        {apart && type == AMP_F32, AMP_ERROR_INVALID_CONFIG,
-         "its storage needs a 16-bit model copy"},
+        {apart && type != AMP_BF16, AMP_ERROR_UNSUPPORTED,
+         "its masters are stored beside a model of AMP_BF16: set desc.dtype or model_type, or "
+         "AMP_FORMAT_F32"},
         {groups && t->rows && t->rows->row_length % AMPI_GROUP != 0, AMP_ERROR_UNSUPPORTED,
          "moments of 8 bits need a row_length that is a multiple of 32"},
         {1, AMP_OK, NULL}};
@@ -4738,7 +4662,7 @@ static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
 static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
                                 const ampi_stored *master, const void *src, size_t n) {
     if (ampi_is_coded(master))
-        return b->functions->split_fn(b, model, type, master, src, n);
+        return b->functions->split_fn(b, model, master, src, n);
     if (master->data && master->data != src)
         AMPI_TRY(ampi_cast_on(b, master->data, AMP_F32, src ? src : model, src ? AMP_F32 : type,
                               n));
@@ -5122,12 +5046,12 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
     return amp_cast(dst, dst_type, src, src_type, n);
 }
 
-static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype model_type,
-                                 const ampi_stored *master, const void *src, size_t n) {
+static amp_result ampi_cpu_split(const amp_backend *self, void *model, const ampi_stored *master,
+                                 const void *src, size_t n) {
     const uint32_t fp = ampi_fp_begin();
     size_t         i;
     (void)self;
-    for (i = 0; i < n; i++) ampi_split_one(model, model_type, master, src, i);
+    for (i = 0; i < n; i++) ampi_split_one(model, master, src, i);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5928,14 +5852,14 @@ static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_b
 static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                             size_t from, unsigned char *at, size_t n) {
     const ampi_stored *master = &slot->master;
-    const int        c    = s->coded, fp16 = slot->model_type == AMP_F16;
+    const int        c    = s->coded;
     const size_t     size = c ? 2 : s->size, low = c ? master->size : 0;
     unsigned char   *room = c ? a->room : at, *lows = room + 2 * n;
     const uint32_t   fp   = ampi_fp_begin();
     size_t           k;
     uint32_t         u, rest;
     for (k = 0; c && a->walk == AMPI_LOAD && k < n; k++) {
-        u = ampi_model_of_bits(ampi_load_u32(at, k), &rest, (int)master->format, fp16);
+        u = ampi_model_of_bits(ampi_load_u32(at, k), &rest, (int)master->format);
         ampi_store_u16(room, k, (uint16_t)u);
         ampi_store_low(lows, k, low, rest);
     }
@@ -5944,7 +5868,7 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     for (k = 0; c && a->walk == AMPI_SAVE && k < n; k++)
         ampi_store_u32(at, k, ampi_bits_of_f32(ampi_master(ampi_load_u16(room, k),
                                                            ampi_load_low(lows, k, low),
-                                                           (int)master->format, fp16)));
+                                                           (int)master->format)));
     ampi_fp_end(fp);
 }
 
@@ -6000,16 +5924,14 @@ static void ampi_stores_other(ampi_archive *a, const char *what, uint64_t theirs
 
 /* Which moments a tensor has, with 4 if it is own, and 8 if its moments are missing; the formats
    of masters and moments. SPLIT is saved as the fp32 that it is. Fp32 masters are loaded from all
-   formats; the two others have numbers of their own where models are fp16. */
+   formats. */
 static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
     const ampi_stored *m       = slot->moment;
     const uint64_t     has     = (m[0].data ? 1u : 0u) | (m[1].data ? 2u : 0u) |
                                  (slot->own ? 4u : 0u);
     const uint64_t     moments = has ? (uint64_t)m[0].format : 0;
     const amp_format   format  = slot->master.format;
-    const uint64_t     masters = format == AMP_FORMAT_F32 || format == AMP_FORMAT_SPLIT
-                                     ? 0
-                                     : (uint64_t)format + (slot->model_type == AMP_F16 ? 8 : 0);
+    const uint64_t     masters = format == AMP_FORMAT_SPLIT ? 0 : (uint64_t)format;
     struct { uint64_t has, moments, masters; } file = {has, moments, masters};
     if (slot->moments_missing) file.has |= 8u;
     AMPI_NUMBERS(a, file.has, file.moments, file.masters);
@@ -6023,7 +5945,7 @@ static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
     else if (file.moments != moments)
         ampi_stores_other(a, "moments", file.moments, moments);
     else if (masters && file.masters != masters)
-        ampi_stores_other(a, "master", file.masters & 7u, masters & 7u);
+        ampi_stores_other(a, "master", file.masters, masters);
 }
 
 /* Size, options and name of tensor i. */

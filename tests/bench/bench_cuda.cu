@@ -292,7 +292,7 @@ static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
     static const kept states[] = {
         {"state-default", FP32},       {"state-split", SPLIT},
         {"state-bf16", SPLIT_BF16},             {"state-8bit", SPLIT_8BIT},
-        {"state-8bit-24", BIT24_8BIT},       {"state-sr", SR},
+        {"state-sr", SR},
         {"state-sr-bf16", SR_BF16},       {"state-sr-8bit", SR_8BIT},
         {"report", FP32, 100},         {"sampled", FP32, 1}};
     enum { STATES = sizeof states / sizeof *states };

@@ -876,8 +876,7 @@ static int m_bad_rate(float x) { return bits32(x) >= INF && bits32(x) != 0x80000
 /* A state that loads: what a file brings. Which file fits? */
 static int m_filed_master(const m_tensor *t) {
     const int f = (int)t->storage.master;
-    return f == AMP_FORMAT_F32 || f == AMP_FORMAT_SPLIT ? 0
-                                                        : 2 * f + (t->model_type == (int)AMP_F16);
+    return f == AMP_FORMAT_SPLIT ? 0 : f;
 }
 
 static amp_result m_fits(const m_optimizer *m, const m_optimizer *file) {

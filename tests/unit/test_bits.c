@@ -231,9 +231,9 @@ static void fewer(int offset, size_t k, size_t end) {
     static const struct { amp_kind kind; storage_row row; amp_dtype type; } settings[SETTINGS] = {
         {AMP_KIND_ADAMW, SPLIT_BF16, AMP_BF16},       {AMP_KIND_ADAMW, SPLIT_8BIT, AMP_BF16},
         {AMP_KIND_SGD, SPLIT_BF16, AMP_BF16},         {AMP_KIND_SGD, SPLIT_8BIT, AMP_BF16},
-        {AMP_KIND_ADAMW, BIT24_8BIT, AMP_BF16},    {AMP_KIND_ADAMW, BIT24_8BIT, AMP_F16},
-        {AMP_KIND_ADAMW, SR, AMP_BF16},         {AMP_KIND_SGD, SR, AMP_F16},
-        {AMP_KIND_ADAMW, SR_BF16, AMP_F16},     {AMP_KIND_ADAMW, SR_8BIT, AMP_F16},
+        {AMP_KIND_ADAMW, FP32_BF16, AMP_F16},         {AMP_KIND_ADAMW, FP32_8BIT, AMP_F16},
+        {AMP_KIND_ADAMW, SR, AMP_BF16},               {AMP_KIND_SGD, SR, AMP_BF16},
+        {AMP_KIND_ADAMW, SR_BF16, AMP_BF16},          {AMP_KIND_ADAMW, SR_8BIT, AMP_BF16},
         {AMP_KIND_ADAMW, SPLIT, AMP_BF16}};
     enum { SOME = 20000 };
     int step;

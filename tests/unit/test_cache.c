@@ -489,7 +489,7 @@ TEST(masters_made, "the master that prepare made from half weights finds the hal
 
 TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one in shards, has no place in a cache: "
                  "it is refused, and desc.problem names the tensor") {
-    static const storage_row states[] = {SPLIT, BIT24_8BIT, SR};
+    static const storage_row states[] = {SPLIT, SR};
     float                  w[2][64], g[64];
     char                   why[AMP_PROBLEM_SIZE];
     size_t                 k;
@@ -533,7 +533,7 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
 
 TEST(brought, "manual: weights that rebind brings to a state without masters have no copy before the refresh, "
               "and none after it: products read them as they are") {
-    static const storage_row states[] = {SPLIT, BIT24_8BIT, SR};
+    static const storage_row states[] = {SPLIT, SR};
     static amp_bf16        model[64];
     float                  fresh[64], g[64];
     size_t                 k, i;

@@ -880,8 +880,8 @@ enum { OWN, ADAMW, SGD, MOMENTUM, NESTEROV, LION, NUM_KINDS };
 /* A storage that goes with models of type. */
 static const amp_storage *any_storage(amp_dtype type, dice &r) {
     static const storage_row states[] = {
-        FP32, FP32_BF16, FP32_8BIT, BIT24_8BIT, SR, SR_BF16, SR_8BIT, SPLIT, SPLIT_BF16, SPLIT_8BIT};
-    return &storages[states[r.below(type == AMP_F32 ? 3 : type == AMP_F16 ? 7 : STORAGES)]];
+        FP32, FP32_BF16, FP32_8BIT, SR, SR_BF16, SR_8BIT, SPLIT, SPLIT_BF16, SPLIT_8BIT};
+    return &storages[states[r.below(type == AMP_BF16 ? STORAGES : 3)]];
 }
 
 /* A configuration of one kind; its tensors are still to come. */
@@ -1081,7 +1081,7 @@ TEST(moments_handed, "law 7: amp_optimizer_set_moments, with desc.first_step and
 TEST(group_exponents, "law 7: moments of 8 bits whose groups' exponents are at the ends of what the quick codecs take, and of fp32") {
     static const int         ends[2][3][2] = {{{-120, -100}, {10, 26}, {124, 127}},
                                               {{-64, -44}, {4, 22}, {121, 124}}}; /* Lion, SGD; AdamW */
-    static const storage_row states[]      = {FP32_8BIT, SPLIT_8BIT, SR_8BIT, BIT24_8BIT};
+    static const storage_row states[]      = {FP32_8BIT, SPLIT_8BIT, SR_8BIT};
     dice                     r(11);
     for (int kind = ADAMW; kind <= LION; kind++)
         for (int end = 0; end < (kind == ADAMW || kind == LION ? 3 : 2); end++) { /* others' weights: no numbers */
@@ -1099,7 +1099,7 @@ TEST(group_exponents, "law 7: moments of 8 bits whose groups' exponents are at t
                     base.tensors[k].weight  = 1;
                     base.tensors[k].grad    = 1;
                     base.tensors[k].model   = 0;
-                    base.tensors[k].storage = &storages[states[r.below(4)]];
+                    base.tensors[k].storage = &storages[states[r.below(3)]];
                 }
                 base.flat = base.overflows = 0;
                 magnitude      = at ? at : 1;
@@ -1150,7 +1150,7 @@ TEST(moments_at_ends, "law 7: AdamW with gradients of 0: m, v and master are any
 }
 
 TEST(large_masters, "law 7: a step takes masters to where the formats of bf16 do not round up any more") {
-    static const storage_row states[] = {SPLIT, SR, BIT24_8BIT};
+    static const storage_row states[] = {SPLIT, SR, SR_8BIT};
     dice                     r(12);
     for (int i = 0; i < 24; i++) {
         base                      = any_setup(SGD, r);
@@ -3140,7 +3140,7 @@ TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked
 /* What functions of a backend do that no step of an array of fp32 does. */
 TEST(huge_arrays_split_and_added, "law 11: arrays of 2^32 + 5 elements are split into storage and added up to their "
                                   "ends") {
-    static const amp_format formats[] = {AMP_FORMAT_SPLIT, AMP_FORMAT_24BIT};
+    static const amp_format formats[] = {AMP_FORMAT_SPLIT, AMP_FORMAT_SR};
     const size_t            n = ((size_t)1 << 32) + 5, tail = 9, spans = n / AMPI_CHUNK * 2 + 1;
     unsigned char          *full = huge(4 * n), *halves = huge(4 * n);
     float                   f[9], sums[9];
@@ -3157,14 +3157,14 @@ TEST(huge_arrays_split_and_added, "law 11: arrays of 2^32 + 5 elements are split
     move_tail(full + 4 * (n - tail), (unsigned char *)f, sizeof f);
     for (const amp_format format : formats) {
         unsigned char    *beside = halves + 2 * n;
-        const uint32_t    size   = format == AMP_FORMAT_SPLIT ? 2 : 1;
+        const uint32_t    size   = format == AMP_FORMAT_SPLIT ? 2 : 0;
         const ampi_stored there  = {beside, NULL, format, size}, here = {low, NULL, format, size};
         unsigned char     got[sizeof low];
         only_blocks(n / 256 - 1, n / 256 + 1);
-        OK(backend.functions->split_fn(&backend, halves, AMP_BF16, &there, full, n));
+        OK(backend.functions->split_fn(&backend, halves, &there, full, n));
         CUDA(cudaStreamSynchronize(main_stream));
         only_blocks(0, 0);
-        for (size_t i = 0; i < tail; i++) ampi_split_one(expected, AMP_BF16, &here, f, i);
+        for (size_t i = 0; i < tail; i++) ampi_split_one(expected, &here, f, i);
         move_tail((unsigned char *)models, halves + 2 * (n - tail), sizeof models);
         move_tail(got, beside + size * (n - tail), size * tail);
         CHECK_MEM(models, expected, sizeof models);
@@ -3895,13 +3895,12 @@ static void check_traffic_of_state(storage_row row, unsigned bytes) {
 }
 
 TEST(traffic_of_states, "bytes per parameter of a step in each storage format, counted: fp32 with moments of bf16 22, "
-                        "of 8 bits 18; split 28, 20, 16; with 24 bits 14; stochastic 24, 16, 12") {
+                        "of 8 bits 18; split 28, 20, 16; stochastic 24, 16, 12") {
     check_traffic_of_state(FP32_BF16, 22);
     check_traffic_of_state(FP32_8BIT, 18);
     check_traffic_of_state(SPLIT, 28);
     check_traffic_of_state(SPLIT_BF16, 20);
     check_traffic_of_state(SPLIT_8BIT, 16);
-    check_traffic_of_state(BIT24_8BIT, 14);
     check_traffic_of_state(SR, 24);
     check_traffic_of_state(SR_BF16, 16);
     check_traffic_of_state(SR_8BIT, 12);

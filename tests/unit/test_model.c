@@ -882,8 +882,7 @@ static amp_result may_add(const amp_tensor *t, int flat) {
     if (t->rows && (!t->rows->row_length || t->n % t->rows->row_length || !t->rows->max_rows))
         return AMP_ERROR_INVALID_CONFIG;
     if (low && own) return AMP_ERROR_UNSUPPORTED;
-    if (s.master == AMP_FORMAT_SPLIT && type != (int)AMP_BF16) return AMP_ERROR_INVALID_CONFIG;
-    if (s.master != AMP_FORMAT_F32 && type == (int)AMP_F32) return AMP_ERROR_INVALID_CONFIG;
+    if (s.master != AMP_FORMAT_F32 && type != (int)AMP_BF16) return AMP_ERROR_UNSUPPORTED;
     if (s.moments == AMP_FORMAT_8BIT && t->rows && t->rows->row_length % 32)
         return AMP_ERROR_UNSUPPORTED;
     return AMP_OK;

@@ -4,7 +4,7 @@ tensor as NAME.master, NAME.m, NAME.v (only this needs numpy)."""
 import array, struct, sys
 
 REPORT, SEED, HISTORY, GROUP = 1, 2, 256, 32
-KINDS, FORMATS = ['own', 'adamw', 'sgd', 'lion'], ['fp32', 'bf16', '8bit', 'split', '24bit', 'sr']
+KINDS, FORMATS = ['own', 'adamw', 'sgd', 'lion'], ['fp32', 'bf16', '8bit', 'split', 'sr']
 PRESETS = '''default static none torch apex apex_hysteresis megatron deepspeed deepspeed_consecutive deepspeed_fused flax jmp
     keras tf_keras mxnet'''.split()
 SKIPS = ['taken', 'overflow', 'asked']
