@@ -240,7 +240,7 @@
             second begin_step, end_step completes the step, then returns the error. A refused init
             (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry.
    Silence  A step of tensors without any gradient is an error. Mistakes that no call can refuse:
-            status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
+            status.stuck and .missed_updates, and what amp_session_check finds.
    Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
             AMP_INLINE_TENSORS (32) tensors, prepare, amp_session_start, save and load (freed on
             return); and products of m n k above 2^22 without a workspace, by malloc
@@ -551,7 +551,7 @@ typedef struct amp_status {
 } amp_status;
 
 /* Declare one, zeroed or not, and call amp_optimizer_init; call it again only after
-   amp_optimizer_free. You may move the object in memory unless a session uses it. */
+   amp_optimizer_free. You may move the object in memory. */
 typedef struct amp_optimizer amp_optimizer;
 
 /* Set up; and add a tensor. desc NULL: all defaults. Tensors are numbered from 0 in the order of
@@ -845,7 +845,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    of one optimizer, on any number of ranks (if not the set's, each has all files in memory); then
    all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of two
    runs. All ranks use one path that all see. Callbacks save and load one shard;
-   amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
+   amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind. */
 
 typedef struct amp_ranks {
     int rank, count; /* 0: as without ranks; 1: one file, reduce_fn may be NULL; at most 65536 */
@@ -1007,7 +1007,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    A tensor with own is stored in fp32. So is one with keep_fp32; only a storage of its own, with a
    master of F32, changes its moments. Where masters are not fp32, prepare copies weight, then
    fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
-   amp_optimizer_model, a session refuses the optimizer.
+   amp_optimizer_model.
    A file loads if its moments and masters have the same formats; SPLIT and F32 load all masters.
    Else AMP_ERROR_MISMATCH names the tensor.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list. AMP_ERROR_UNSUPPORTED: SPLIT or
@@ -1148,14 +1148,14 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
    weight that you add is cast once until it changes, all else for one product. On a CPU that pays
    where few rows (below 256; in fp16 on AMX 17 and more, or one) are multiplied by a weight. */
 
-enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
+enum { AMP_MAX_CACHED = 256 }; /* weights */
 
-/* Matrices, and the type that they are cast to; when: version of masters, capture. */
+/* Matrices, the type that they are cast to, and the capture in which. */
 typedef struct ampi_matrix {
     const float *x;
     size_t       rows, cols, ld, count, stride; /* of one: stride 0 */
     amp_dtype    type;
-    uint64_t     version, capture;
+    uint64_t     capture;
 } ampi_matrix;
 
 /* A weight, and what its copy is of. */
@@ -1169,12 +1169,11 @@ typedef struct ampi_cached {
 struct amp_session { /* scaler and autocast are for your calls, the counters to read */
     amp_scaler  *scaler;
     amp_autocast autocast;
-    uint64_t hits;       /* a weight's copy was current, or is the optimizer's model copy         */
+    uint64_t hits;       /* a weight's copy was current                                           */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
     uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
     uint64_t small;      /* products left in fp32: casts would take longer; 0 without num_bytes  */
-    uint64_t mismatches; /* weights cast for every product: their model copy has another type   */
     /* private: */
     amp_autocast        *before;
     amp_backend          backend;
@@ -1184,9 +1183,8 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     size_t               size, top; /* weights from the start on, others from top on      */
     uint64_t             product;  /* counts them */
     int                  captured; /* replays may change weights unseen by the host      */
-    int                  num_entries, num_optimizers;
+    int                  num_entries;
     ampi_cached          entries[AMP_MAX_CACHED];
-    const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
 /* num_bytes is memory for copies. Each weight that you add, used in one shape, takes at most 2
@@ -1216,13 +1214,10 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
 
 /* Add a weight of n elements, whose copy is kept; what was added at this address before is
    forgotten (n 0 only forgets: before you free it). Each has one copy: add blocks that you
-   multiply with one by one. Add a prepared optimizer: its steps mark its weights as changed, and
-   products read its model copies if they have the type wanted, ld is a multiple of 8, and the
-   operand's copy begins at a multiple of 16 bytes; else add that weight, too. opt outlives the
-   session and does not move. AMP_ERROR_TOO_LARGE: too many. AMP_ERROR_UNSUPPORTED: shards,
-   storage without fp32 masters. */
+   multiply with one by one. With an amp_optimizer set its dtype to AMP_F32, add the masters, and
+   call amp_session_changed(session, NULL) behind each step, refresh and load. AMP_ERROR_TOO_LARGE:
+   256 are added. */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
-AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
 /* Say that you have written to an added weight (NULL: any), or replayed a graph that does. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight);
@@ -2153,7 +2148,6 @@ struct amp_plan {
     int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
     int           asked;          /* for the loss scale: ampi_asked                             */
     float         lr;
-    uint64_t      version;        /* of the masters: counts possible changes                   */
     ampi_record  *record;         /* backend memory; NULL: no report                            */
     ampi_histogram *histograms;   /* two for each slot, if anything is sampled                  */
     amp_report_desc watch;
@@ -4929,7 +4923,6 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                                                                 weights, grads)));
     ampi_bind_slots(plan->host_slots + first, count, weights, grads);
     ampi_count_grads(plan);
-    plan->version += weights != NULL;
     return AMP_OK;
 }
 
@@ -4971,7 +4964,6 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
                                            : "it has no fp32 master: bring its weights by "
                                              "amp_optimizer_rebind");
     }
-    opt->plan->version++;
     return ampi_told(opt->desc.problem, ampi_write_models(opt));
 }
 
@@ -5494,7 +5486,6 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     if (pending != AMP_OK && opt->desc.problem)
         memcpy(opt->desc.problem, opt->told, sizeof opt->told);
     if (!opt->step_open) return pending != AMP_OK ? pending : ampi_ready(opt, AMPI_WITHIN);
-    opt->plan->version++;
     AMPI_TRY(ampi_run_job(opt, opt->plan->owns ? AMPI_JOB_FUSED : AMPI_JOB_PUBLISH));
     opt->step_open = 0;
     return pending;
@@ -5510,7 +5501,6 @@ static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     if (lr) memcpy(&plan->lr, lr, sizeof *lr);
     AMPI_TRY(ampi_check_all(opt));
     plan->has_lr = 1;
-    plan->version++;
     return ampi_run_job(opt, AMPI_JOB_FUSED);
 }
 
@@ -6218,7 +6208,6 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     ampi_control      *c    = &l->state.control;
     size_t             i;
     ampi_keep_own(opt, l);
-    plan->version++;
     plan->has_lr = l->state.has_lr != 0u;
     if (plan->record) ampi_forget(plan);
     for (i = 0; i < l->num; i++) {
@@ -8889,29 +8878,6 @@ AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, si
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt) {
-    size_t i;
-    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!session) return ampi_missing(opt->desc.problem, "session");
-    if (!session->memory)
-        return ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED, "the session was not started");
-    if (opt->ranks.count)
-        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
-                           "desc.ranks is set, and no rank has whole masters: forward reads "
-                           "amp_optimizer_model");
-    for (i = 0; i < opt->plan->num_slots; i++) {
-        const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (t->weight && ampi_is_coded(&opt->plan->host_slots[i].master))
-            return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                       "its storage has no fp32 master: forward reads "
-                                       "amp_optimizer_model");
-    }
-    if (session->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS)
-        return ampi_refuse(&opt->desc, AMP_ERROR_TOO_LARGE, "a session has 8 optimizers at most");
-    session->optimizers[session->num_optimizers++] = opt;
-    return AMP_OK;
-}
-
 AMPI_COLD_END
 
 /* Is [x, x + extent) within [base, base + n)? */
@@ -8946,88 +8912,27 @@ static size_t ampi_copy_ld(const ampi_matrix *m) {
     return m->stride || m->ld % 8 == 0 ? m->ld : ampi_up(m->cols, 8);
 }
 
-/* The optimizer's own copy of m, if it has the wanted type and suits tensor cores. */
-static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
-    int    o;
-    size_t i;
-    for (o = 0; o < s->num_optimizers; o++) {
-        const amp_plan *plan = s->optimizers[o]->plan;
-        for (i = 0; plan && i < plan->num_slots; i++) {
-            const ampi_slot *slot = &plan->host_slots[i];
-            const float     *from = (const float *)slot->master.data;
-            const amp_dtype  type = slot->model ? slot->model_type : AMP_F32;
-            const char      *copy;
-            if (ampi_is_coded(&slot->master) || !from ||
-                !ampi_within(m->x, ampi_extent(m, m->ld), from, (size_t)slot->n))
-                continue;
-            s->mismatches += type != AMP_F32 && type != m->type;
-            if (type != m->type) return NULL;
-            copy = (const char *)slot->model + 2 * (size_t)(m->x - from);
-            return (uintptr_t)copy % 16 == 0 && m->ld == ampi_copy_ld(m) ? copy : NULL;
-        }
-    }
-    return NULL;
-}
-
-/* Casts m to memory + offset. What lies between rows, or between the matrices of a batch, which
-   may begin side by side, must not be read. To make few casts, rows that touch become one row,
-   and rows that are equally far apart one matrix. */
+/* Casts m to memory + offset. What lies between rows, or between the matrices of a batch, must not
+   be read. A batch that lies one after another, or side by side, is one matrix. */
 static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t offset) {
     const amp_backend *b    = &s->backend;
-    const int          side = m->stride < m->ld;
-    const size_t       far  = side ? m->ld : m->stride;
-    size_t             rows = side ? m->count : m->rows, blocks = side ? m->rows : m->count;
-    size_t             step = side ? m->stride : m->ld, ld = step, cols = m->cols, r;
-    const float       *x    = m->x;
-    char              *copy = s->memory + offset;
-    amp_result         result = AMP_OK;
-    if (step <= cols) {
-        cols += (rows - 1) * step;
-        rows = 1;
-    }
-    if (rows == 1) {
-        step = far;
-        ld   = side ? ampi_copy_ld(m) : far;
-    }
-    if (far == rows * step) {
-        rows *= blocks;
-        blocks = 1;
-    }
-    if (step <= cols && step == ld) {
-        cols += (rows - 1) * step;
-        rows = 1;
-    }
-    for (; blocks-- && result == AMP_OK; x += far, copy += 2 * far) {
+    const size_t       ld   = ampi_copy_ld(m);
+    size_t             rows = m->rows, cols = m->cols, count = m->count, k, r;
+    if (m->stride == rows * m->ld) rows *= count, count = 1;
+    if (m->stride == cols && count * cols <= m->ld) cols *= count, count = 1;
+    if (cols == m->ld && cols == ld) cols *= rows, rows = 1;
+    for (k = 0; k < count; k++) {
+        const float *x    = m->x + k * m->stride;
+        char        *copy = s->memory + offset + 2 * k * m->stride;
         if (rows > 1 && b->functions->cast_rows_fn)
-            result = b->functions->cast_rows_fn(b, copy, m->type, ld, x, AMP_F32, step, rows, cols);
+            AMPI_TRY(b->functions->cast_rows_fn(b, copy, m->type, ld, x, AMP_F32, m->ld, rows,
+                                                cols));
         else
-            for (r = 0; r < rows && result == AMP_OK; r++)
-                result = ampi_cast_on(b, copy + 2 * r * ld, m->type, x + r * step, AMP_F32, cols);
+            for (r = 0; r < rows; r++)
+                AMPI_TRY(ampi_cast_on(b, copy + 2 * r * ld, m->type, x + r * m->ld, AMP_F32,
+                                      cols));
     }
-    return result;
-}
-
-/* Counts possible changes of weights, besides amp_session_changed. */
-static uint64_t ampi_cache_version(const amp_session *s) {
-    uint64_t version = 0;
-    int      i;
-    for (i = 0; i < s->num_optimizers; i++)
-        if (s->optimizers[i]->plan) version += s->optimizers[i]->plan->version;
-    return version;
-}
-
-/* The offset of the first room bytes that overlap no stored copy except e's. */
-static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t room) {
-    size_t offset = 0;
-    int    i      = 0;
-    while (i < s->num_entries) {
-        const ampi_cached *other = &s->entries[i++];
-        if (other == e || other->offset >= offset + room || offset >= other->offset + other->room)
-            continue;
-        offset = other->offset + other->room;
-        i      = 0;
-    }
-    return offset;
+    return AMP_OK;
 }
 
 /* The stored copy of m, if it is current. After a capture, replays may change weights at any
@@ -9042,8 +8947,7 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     if (w == end) return NULL;
     of      = &w->of;
     in_use  = w->product == s->product;
-    current = of->x && of->version == m->version && of->capture == m->capture &&
-              (m->capture || !s->captured || in_use);
+    current = of->x && of->capture == m->capture && (m->capture || !s->captured || in_use);
     if (!current || !in_use) *e = w; /* else it holds the other operand's copy */
     if (!current || of->x != m->x || of->rows != m->rows || of->cols != m->cols ||
         of->ld != m->ld || of->count != m->count || of->stride != m->stride ||
@@ -9053,30 +8957,37 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     return s->memory + w->offset;
 }
 
-/* Makes a copy of m: e's, if there is an e and room for it; else one for this product only, which
-   is placed below top, after all stored copies. */
+/* Makes a copy of m: e's, or without e one for this product only, below top. It goes to where e's
+   is if that has room, else to the first place where it overlaps no copy of another weight. */
 static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
                                    const void **copy) {
-    const size_t room   = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
-    const size_t has    = e ? e->room : 0;
-    size_t       offset = !e ? SIZE_MAX : has < room ? ampi_cache_gap(s, e, room) : e->offset;
+    const size_t room = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
+    size_t       offset;
     ampi_cached  once;
-    if (room > s->top) return AMP_ERROR_OUT_OF_MEMORY;
-    if (offset > s->top - room) {
-        e      = &once;
-        offset = s->top - room;
-        if (offset < ampi_cache_gap(s, NULL, s->size)) return AMP_ERROR_OUT_OF_MEMORY;
-        s->top = offset;
+    int          i;
+    once.room = 0;
+    if (!e) e = &once;
+    if (e->room < room) {
+        if (room > s->top) return AMP_ERROR_OUT_OF_MEMORY;
+        offset = e == &once ? s->top - room : 0;
+        for (i = 0; i < s->num_entries; i++) {
+            const ampi_cached *w = &s->entries[i];
+            if (w == e || w->offset >= offset + room || offset >= w->offset + w->room) continue;
+            offset = w->offset + w->room;
+            i      = -1; /* the first again */
+        }
+        if (offset > s->top - room) return AMP_ERROR_OUT_OF_MEMORY;
+        if (e == &once) s->top = offset;
+        e->offset = offset;
+        e->room   = room;
     }
-    e->of.x   = NULL;
-    e->offset = offset;
-    e->room   = has < room ? room : has;
-    AMPI_TRY(ampi_cache_cast(s, m, offset));
+    e->of.x = NULL;
+    AMPI_TRY(ampi_cache_cast(s, m, e->offset));
     s->misses += e != &once;
     s->transients += e == &once;
     e->of      = *m;
     e->product = s->product;
-    *copy      = s->memory + offset;
+    *copy      = s->memory + e->offset;
     return AMP_OK;
 }
 
@@ -9085,19 +8996,17 @@ static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_ma
 static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t count,
                                  amp_dtype type, const void **copy, size_t *copy_ld) {
     const size_t stride = count > 1 ? x->stride : 0;
-    ampi_matrix  m = {(const float *)x->x, x->rows, x->cols, x->ld, 1, stride, type, 0, 0};
+    ampi_matrix  m = {(const float *)x->x, x->rows, x->cols, x->ld, 1, stride, type, 0};
     ampi_cached *e;
     const void  *at;
     if (stride) m.count = count;
     if (!m.x || !m.rows || !m.cols || m.ld < m.cols) return AMP_ERROR_INVALID_ARGUMENT;
     if (m.rows > SIZE_MAX / 64 / m.ld || stride > SIZE_MAX / 64 / m.count)
         return AMP_ERROR_TOO_LARGE;
-    m.version = ampi_cache_version(s);
     if (s->backend.functions->capture_fn)
         m.capture = s->backend.functions->capture_fn(&s->backend);
     if (m.capture) s->captured = 1;
-    at = ampi_model_copy(s, &m);
-    if (!at) at = ampi_cache_find(s, &m, &e);
+    at = ampi_cache_find(s, &m, &e);
     if (at) s->hits++;
     else AMPI_TRY(ampi_cache_place(s, e, &m, &at));
     *copy    = at;
@@ -9129,15 +9038,13 @@ static amp_result ampi_cache_compare(const amp_session *s, const ampi_cached *e)
 }
 
 AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight) {
-    uint64_t version;
-    int      i;
+    int i;
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
     if (!session->memory) return AMP_ERROR_NOT_INITIALIZED;
-    version = ampi_cache_version(session);
     for (i = 0; i < session->num_entries; i++) {
         const ampi_cached *e = &session->entries[i];
         amp_result         result;
-        if (!e->of.x || e->of.version != version || session->captured) continue;
+        if (!e->of.x || session->captured) continue;
         result = ampi_cache_compare(session, e);
         if (result == AMP_ERROR_STALE && weight) *weight = e->base;
         if (result != AMP_OK) return result;

@@ -172,16 +172,7 @@ fault 'an error that only its result tells has no message' ampi_told 's/ampi_tel
 fault 'end_step does not repeat what begin_step has told' amp_optimizer_end_step \
     's/memcpy\(opt->desc.problem.*/(void)0;/'
 # Sessions
-fault 'a rebind tells no session' ampi_rebind 's/plan->version \+= .*//'
-fault 'a load tells no session' ampi_load_all 's/plan->version\+\+;//'
-fault 'a refresh tells no session' amp_optimizer_refresh 's/opt->plan->version\+\+;//'
-fault 'a fused step tells no session' ampi_fused_step 's/plan->version\+\+;//'
-fault 'end_step tells no session' amp_optimizer_end_step 's/opt->plan->version\+\+;//'
 fault 'a session that runs is started' ampi_session_ok 's/session && ampi_session_runs\(session\)/0/'
-fault 'a weight without a master is taken by a session' amp_session_add_optimizer \
-    's/if \(t->weight && ampi_is_coded.*/if (0)/'
-fault 'the model copy of the other type is taken' ampi_model_copy \
-    's/if \(type != m->type\) return NULL;/if (type == AMP_F32) return NULL;/'
 fault 'a weight that is added again keeps its copy' amp_session_add \
     's/^    if \(i < (session->num_entries)\) .*/    if (n \&\& i < \1) return AMP_OK;/'
 fault 'changed of NULL means no weight' amp_session_changed 's/if \(weight && !/if (!weight || !/'

@@ -31,7 +31,6 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     void              *grad    = x, *none[2] = {NULL, NULL};
     float             *weights = x;
     const amp_ranks    alone   = {0, 1, NULL, NULL, 0};
-    static amp_session session;
     char               problem[AMP_PROBLEM_SIZE];
     memset(&desc, 0, sizeof desc);
     desc.problem = problem;
@@ -78,9 +77,6 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, &weights, NULL), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_OK);
-    CHECK_EQ_INT(amp_session_start(&session, NULL), AMP_OK);
-    CHECK_EQ_INT(amp_session_add_optimizer(&session, &opt), AMP_ERROR_UNSUPPORTED);
-    amp_session_end(&session);
     amp_optimizer_free(&opt);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_ERROR_NOT_INITIALIZED);
 
