@@ -113,6 +113,7 @@
                               read tensors with keep_fp32 in the master
        momentum in gradients  (Darknet) write them anew behind each end_step: momentum * the loss
                               scale * amp_optimizer_grad; without unscale_in_place
+       a norm that spikes     reduce_fn sees it before the decision, and may ask for a skip
        another program's run  your optimizer loads its moments and step count as before; fused
                               steps need desc.first_step and amp_optimizer_set_moments
        traps (KANN)           feholdexcept before forward, fesetenv after backward (on musl
