@@ -1012,8 +1012,8 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    A file loads if its moments and masters have the same formats; SPLIT and F32 load all masters.
    Else AMP_ERROR_MISMATCH names the tensor.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list. AMP_ERROR_UNSUPPORTED: SPLIT or
-   SR without a model of bf16; AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length that
-   is no multiple of 32, or in amp_optimizer_set_moments. */
+   SR without a model of bf16; AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length
+   that is no multiple of 32, or in amp_optimizer_set_moments. */
 
 typedef enum amp_format { /* bytes per element, beside the model's 2; moments: AdamW's two      */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
@@ -2570,9 +2570,9 @@ AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
-/* The bits of an fp32 number as bf16: random, of 16 bits, decides whether what is cut off rounds up.
-   Numbers that could then reach inf stay as they are, and so do inf and NaN, which arithmetic has
-   made quiet. */
+/* The bits of an fp32 number as bf16: random, of 16 bits, decides whether what is cut off rounds
+   up. Numbers that could then reach inf stay as they are, and so do inf and NaN, which arithmetic
+   has made quiet. */
 AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U u, AMPI_U random) {
     const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 0x10000u);
     return AMPI_(choose)(most, AMPI_(size)(u), u + random, u) >> 16;

@@ -218,9 +218,9 @@ static void recipe_b(void) {
 
 /* c. A weight cache: products of fp32 arrays in a session cast a weight that was added once, until
    amp_session_changed says that it has changed. Where that call is missing, a copy is of the weight
-   as it was, and the loss still looks right: while you debug, let amp_session_check look. Beside an
-   optimizer of amp.h the cache has the copies: set dtype to AMP_F32, share the session's scaler, add
-   the masters, and say behind each step that all have changed. */
+   as it was, and the loss still looks right: while you debug, let amp_session_check look. Beside
+   an optimizer of amp.h the cache has the copies: set dtype to AMP_F32, share the session's scaler,
+   add the masters, and say behind each step that all have changed. */
 static void recipe_c(void) {
     static float       x[4 * 256], w[256 * 64], grad[256 * 64], y[4 * 64];
     static amp_session session;
