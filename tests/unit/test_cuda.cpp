@@ -3676,7 +3676,7 @@ TEST(first_met, "no kernel is loaded in a capture, not even if that is the first
 
 #ifdef CUDA_EMU_H
 
-static const amp_report_desc watch_all = {1, 1e30f, 9.0f};
+static const amp_report_desc watch_all = {1};
 
 /* Calls since the counts were cleared. */
 static void check_counts(unsigned long launches) {
