@@ -54,7 +54,8 @@ static void control(void) {
 }
 
 static void report(void) {
-    const amp_scaler s = {25.0f, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0.0, 0, 0};
+    amp_scaler s = {0};
+    s.scale      = 25.0f;
     const amp_report q = {1u, 2u, 3u, 4u, 5u, 6u, 7.0, 8.0f, 9u, 10, 11, 12u, 13, 14u, 15u, 16u, 17u, 18u, 19u, 20u, 21u, 22u,
                           23u, 24u, s};
     is((double)q.iterations, 1);
