@@ -1376,6 +1376,7 @@ TEST(gemm_between, "manual: what lies between the rows of a matrix, or between t
         between_guards(x, 4, wide, 6 * page, 2 * page, 3, weight);             /* side by side: their rows alternate */
         between_guards(x, 4, wide, 8 * page, 2 * page, 3, weight);             /* where there is room for a fourth */
         between_guards(x, 4, page / 2, 2 * page, page / 4, 3, weight);         /* over one another */
+        between_guards(x, 4, page / 4, 2 * page, page / 4, 4, weight);         /* heads, which fill a row */
     }
 #else
     SKIP(POSIX_WHY);
