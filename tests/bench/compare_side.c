@@ -26,7 +26,6 @@ static const struct { const char *name; amp_storage storage; } formats[] = {AMP_
 #else
 static const struct { const char *name; amp_state storage; } formats[] = {
     {"split", AMP_STATE_SPLIT}, {"split+bf16", AMP_STATE_BF16}, {"split+8bit", AMP_STATE_8BIT},
-    {"24bit+8bit", AMP_STATE_8BIT_24},
     {"sr", AMP_STATE_SR}, {"sr+bf16", AMP_STATE_SR_BF16}, {"sr+8bit", AMP_STATE_SR_8BIT}};
 #endif
 

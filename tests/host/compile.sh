@@ -382,7 +382,7 @@ first_floor_alone() {
         awk -v from="$floor" -v to="$end" '$3 > from && $3 < to {print $1}' | sort > "$out/all"
     sed -n '/^\/\* What ranks, rows and report add/,/^$/s/^static [^(]*[ *]\(ampi_[a-z_]*\)(.*/\1/p' amp.h | sort > "$out/optional"
     comm -23 "$out/all" "$out/optional" > "$out/upstairs"
-    [ "$begin" -lt "$floor" ] && [ "$floor" -lt "$end" ] && [ "$(grep -c . "$out/upstairs")" -gt 80 ] &&
+    [ "$begin" -lt "$floor" ] && [ "$floor" -lt "$end" ] && [ "$(grep -c . "$out/upstairs")" -gt 50 ] &&
         [ "$(grep -c . "$out/optional")" -gt 10 ] && ! comm -13 "$out/all" "$out/optional" | grep . &&
         bare amp.h | awk -v from="$begin" -v to="$floor" '
             NR == FNR { upstairs[$1]; next }

@@ -365,20 +365,19 @@ typedef struct m_tensor {
 } m_tensor;
 
 typedef struct m_record { /* of a report */
-    uint64_t skips[3], norms;
-    f64      mean, variance;
-    int      spikes, of_ranks; /* of_ranks: each has skips of its own kind */
+    uint64_t skips[2];
+    int      of_ranks; /* each has skips of its own kind */
     struct { uint64_t iteration; f64 norm; f32 scale, clip; int skip, tensor; } last;
 } m_record;
 
 typedef struct m_optimizer {
     int        initialized, prepared, open; /* open: 1 checked, 2 and unscaled */
     amp_result pending;
-    int        carries, asked, has_lr;
+    int        asked, has_lr;
     /* as the desc says, and files */
     int        kind, dtype, zero_grad, in_place, shared, ranks, whole, report, nesterov;
     f64        beta1, beta2;
-    f32        eps, momentum, max_norm, decay, spike_norm, spike_z, lr;
+    f32        eps, momentum, max_norm, decay, lr;
     int        moments;
     uint64_t   seed;
     amp_storage     storage;
@@ -432,15 +431,10 @@ static void m_init(m_optimizer *m, const amp_optimizer_desc *d) {
                    (m->kind == AMP_KIND_SGD && m->momentum) ? 1 : 0;
     if (d->ranks) m->whole = d->ranks->whole;
     if (d->ranks && !m->whole) m->ranks = d->ranks->count;
-    if (d->report) {
-        m->report     = 1;
-        m->spike_norm = bits32(d->report->spike_norm);
-        m->spike_z    = bits32(d->report->spike_z);
-    }
+    m->report = d->report != NULL;
     if (d->storage) m->storage = *d->storage;
     m->scaler_desc = d->scaler;
     m_scaler_init(&m->own, &d->scaler);
-    m->carries   = 1;
     m->clip      = ONE;
     m->inv_scale = ONE;
     m->record.last.tensor = -1;
@@ -662,35 +656,11 @@ static int m_check_tensor(m_optimizer *m, int i, int chunk, f64 *lanes) {
     return t->stats.nonfinite || t->stats.bad_row;
 }
 
-/* Is this norm a spike, to be skipped? */
-static int m_spike(m_optimizer *m) {
-    m_record *r = &m->record;
-    const f64 limit = wide(m->spike_norm), z = wide(m->spike_z);
-    f64       before;
-    int       spike = limit && m->norm > limit;
-    if (m->norm >= wide(INF)) return limit || z;
-    if (z && r->norms == 128 && r->variance && m->norm > r->mean &&
-        sub64(m->norm, r->mean) > mul64(z, sqrt64(r->variance)))
-        spike = 1;
-    if (spike && ++r->spikes < 5) return 1;
-    if (spike) r->norms = 0, r->mean = r->variance = 0;
-    r->spikes = 0;
-    r->norms += r->norms < 128;
-    before      = sub64(m->norm, r->mean);
-    r->mean     = add64(r->mean, div64(before, whole(r->norms)));
-    before      = sub64(mul64(before, sub64(m->norm, r->mean)), r->variance);
-    r->variance = add64(r->variance, div64(before, whole(r->norms)));
-    return 0;
-}
-
-/* The iteration enters the report; 1: a spike skips it. */
-static int m_report_step(m_optimizer *m, const m_scaler *s, int bad, int bad_row, int tensor,
-                         int flag) {
+/* The iteration enters the report. */
+static void m_report_step(m_optimizer *m, const m_scaler *s, int tensor, int flag) {
     m_record *r   = &m->record;
-    int       why = AMP_SKIP_NONE, skip = s->disabled ? bad_row : bad;
-    if (bad) why = tensor >= 0 || !flag ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
-    else if (m_spike(m)) why = AMP_SKIP_SPIKE, skip = 1;
-    if (!skip) why = AMP_SKIP_NONE;
+    int       why = AMP_SKIP_NONE;
+    if (m->skip) why = tensor >= 0 || !flag ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
     if (why) r->skips[why - 1]++;
     r->of_ranks |= m->ranks > 1;
     r->last.iteration = m->step + m->skipped + 1;
@@ -699,7 +669,6 @@ static int m_report_step(m_optimizer *m, const m_scaler *s, int bad, int bad_row
     r->last.clip      = m->clip;
     r->last.skip      = why;
     r->last.tensor    = tensor;
-    return skip;
 }
 
 static void m_decide(m_optimizer *m, m_scaler *s, f64 norm2, f32 largest, int bad, int bad_row,
@@ -717,7 +686,7 @@ static void m_decide(m_optimizer *m, m_scaler *s, f64 norm2, f32 largest, int ba
     bad |= !(m->inv_scale & SIGN_LESS);
     m->found = (uint32_t)bad;
     m->skip  = (uint32_t)(s->disabled ? bad_row : bad);
-    if (m->report) m->skip = (uint32_t)m_report_step(m, s, bad, bad_row, tensor, flag);
+    if (m->report) m_report_step(m, s, tensor, flag);
     m->did_step = !m->skip;
     m->skipped += m->skip;
     m->row = m->skip ? m->row + 1 : 0;
@@ -898,33 +867,16 @@ static amp_result m_end_step(m_optimizer *m, m_scaler *s) {
     if (m_owns(m)) m_update(m);
     else if (!m->skip) m_refresh(m);
     m_publish(m, s);
-    m->carries = m->open == 2;
-    m->open    = 0;
+    m->open = 0;
     return pending;
 }
 
 static int m_bad_rate(float x) { return bits32(x) >= INF && bits32(x) != 0x80000000u; }
 
-static amp_result m_carry(m_optimizer *m, const m_scaler *s, float momentum) {
-    const amp_result result = m_can_step(m, 0);
-    int              i, k;
-    if (result != AMP_OK) return result;
-    if (m_bad_rate(momentum)) return AMP_ERROR_INVALID_CONFIG;
-    if (m->in_place || m_owns(m)) return AMP_ERROR_UNSUPPORTED;
-    if (!m->carries) return AMP_ERROR_BAD_STATE;
-    for (i = 0; i < m->num; i++)
-        for (k = 0; k < m->t[i].n && m->t[i].has_grad; k++)
-            m->grad[m->t[i].first + k] =
-                rounded(m->t[i].grad_type,
-                        m_times(m->unscaled[m->t[i].at + k], mul32(bits32(momentum), s->scale)));
-    return AMP_OK;
-}
-
 /* A state that loads: what a file brings. Which file fits? */
 static int m_filed_master(const m_tensor *t) {
     const int f = (int)t->storage.master;
-    return f == AMP_FORMAT_F32 || f == AMP_FORMAT_SPLIT ? 0
-                                                        : 2 * f + (t->model_type == (int)AMP_F16);
+    return f == AMP_FORMAT_SPLIT ? 0 : f;
 }
 
 static amp_result m_fits(const m_optimizer *m, const m_optimizer *file) {
@@ -960,7 +912,6 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
     m->max_norm = file->max_norm;
     if (file->has_lr) m->has_lr = 1, m->lr = file->lr;
     m->seen_updates = 0;
-    m->carries = 1; /* what was saved beside the state */
     for (i = 0; i < m->num; i++) {
         m_tensor       *a = &m->t[i];
         const m_tensor *b = &file->t[i];

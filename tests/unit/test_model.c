@@ -130,12 +130,11 @@ static struct {
     int         ranks, two; /* how many bodies; is there a twin, bodies[ranks]? */
     body        bodies[MAX_RANKS + 1];
     saved       saves[FILES];
-    uint64_t    version;  /* counts what may have changed masters, since prepare */
     struct {              /* a session, as the model has it */
-        int      runs, knows; /* knows: how often the optimizer was added */
-        uint64_t hits, misses, transients, mismatches;
+        int      runs;
+        uint64_t hits, misses, transients;
         int      num;
-        struct { const float *base; int has_copy; uint64_t version; f32 copy[32]; } added[8];
+        struct { const float *base; int has_copy; f32 copy[32]; } added[8];
     } session;
     int         overlaps; /* a gradient is in the memory of another */
     int         changed;  /* masters, since models were written from all of them */
@@ -220,7 +219,7 @@ static amp_result meet_others(void *user, double *sums, size_t num_sums, uint32_
 
 typedef enum operation {
     INIT, ADD, FLAT, PREPARE, CHECK, BEGIN, UNSCALE, END, STEP, GRAPH, SET_LR, REBIND, REBIND_ALL,
-    REFRESH, MOMENTS, CARRY, SAVE, LOAD, SAVE_FILE, LOAD_FILE, ACCUMULATE
+    REFRESH, MOMENTS, SAVE, LOAD, SAVE_FILE, LOAD_FILE, ACCUMULATE
 } operation;
 
 static struct {
@@ -246,7 +245,7 @@ static amp_result init_body(int k, body *b) {
     if (d.ranks && !whole && b->ranks.rank == 0) b->ranks.rank = k;
     if (twin && d.ranks && !whole) d.zero_grad = 1; /* as sums of ranks */
     if (d.ranks) d.ranks = twin && !whole ? NULL : &b->ranks;
-    if (twin && !w.m.spike_norm && !w.m.spike_z) d.report = NULL;
+    if (twin) d.report = NULL;
     memset(&b->opt, 0xa5, sizeof b->opt); /* zeroed or not; one that is refused is zeroed */
     return amp_optimizer_init(&b->opt, &d);
 }
@@ -273,7 +272,6 @@ static amp_result perform(operation op, body *b) {
     case REFRESH: return amp_optimizer_refresh(opt);
     case MOMENTS:
         return amp_optimizer_set_moments(opt, job.index, job.moments[k][0], job.moments[k][1]);
-    case CARRY: return amp_optimizer_carry(opt, job.rate);
     case SAVE: job.file->size = 0; return amp_optimizer_save(opt, write_bytes, job.file);
     case LOAD: job.file->at = 0; return amp_optimizer_load(opt, read_bytes, job.file);
     case SAVE_FILE: return amp_optimizer_save_file(opt, job.path);
@@ -377,8 +375,6 @@ static void fails(operation op) {
                 stop("what was saved loads");
             if (r < w.ranks) sent_again(r);
             w.m.seen_updates = 0;
-            w.m.carries = 1;
-            w.version += r == 0;
             m_refresh(&w.m);
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
         }
@@ -407,7 +403,7 @@ static void attempt(operation op) {
     perform_all(op);
     fail_at.armed = 0;
     if (fail_at.fired) fails(op);
-    else if (op >= CHECK && op <= CARRY && allocations) stop("it allocates");
+    else if (op >= CHECK && op <= MOMENTS && allocations) stop("it allocates");
 }
 
 /* That is what it should have returned. */
@@ -553,11 +549,10 @@ static void observe_report(const body *b) {
     SAME("report.iterations", report.iterations, m->step + m->skipped);
     SAME("report.steps", report.steps, m->step);
     SAME("report.overflows and .asked", report.overflows + report.asked,
-         m->record.skips[0] + m->record.skips[2]);
-    SAME("report.spikes", report.spikes, m->record.skips[1]);
+         m->record.skips[0] + m->record.skips[1]);
     if (!m->record.of_ranks)
         SAME("report.asked", report.asked,
-             m->record.skips[2]); /* an overflow of another rank, too */
+             m->record.skips[1]); /* an overflow of another rank, too */
     TELLS("history's result", b, amp_optimizer_history(&b->opt, last, &count), AMP_OK);
     known = m->ranks < 2 && !m->record.of_ranks;
     if (m->record.last.iteration && !count) stop("history is empty");
@@ -595,7 +590,6 @@ static void observe_refusals(const body *b) {
     TELLS("report without room", b, amp_optimizer_report(o, NULL), null);
     TELLS("report of no tensor", b, amp_optimizer_report_tensor(o, m->num, NULL), none);
     TELLS("history without room", b, amp_optimizer_history(o, NULL, &some), null);
-    TELLS("a session that is none", b, amp_session_add_optimizer(NULL, o), null);
 }
 
 static void observe_body(body *b) {
@@ -710,8 +704,6 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
     if (chance(15)) d->shared_scaler = &w.shared;
     if (d->shared_scaler && d->ranks && !ranks->whole) d->ranks = NULL;
     if (chance(30)) d->report = report;
-    if (chance(12)) report->spike_norm = 2.0f;
-    if (chance(12)) report->spike_z = 1.0f;
     d->zero_grad        = chance(30);
     d->unscale_in_place = chance(20);
     d->seed             = below(3);
@@ -887,8 +879,7 @@ static amp_result may_add(const amp_tensor *t, int flat) {
     if (t->rows && (!t->rows->row_length || t->n % t->rows->row_length || !t->rows->max_rows))
         return AMP_ERROR_INVALID_CONFIG;
     if (low && own) return AMP_ERROR_UNSUPPORTED;
-    if (s.master == AMP_FORMAT_SPLIT && type != (int)AMP_BF16) return AMP_ERROR_INVALID_CONFIG;
-    if (s.master != AMP_FORMAT_F32 && type == (int)AMP_F32) return AMP_ERROR_INVALID_CONFIG;
+    if (s.master != AMP_FORMAT_F32 && type != (int)AMP_BF16) return AMP_ERROR_UNSUPPORTED;
     if (s.moments == AMP_FORMAT_8BIT && t->rows && t->rows->row_length % 32)
         return AMP_ERROR_UNSUPPORTED;
     return AMP_OK;
@@ -1078,7 +1069,6 @@ static void call_prepare(void) {
     attempt(PREPARE);
     if (expect(PREPARE, expected) != AMP_OK) return;
     m_prepare(&w.m);
-    w.version = 0;
     for (i = 0; i < w.m.num; i++) needs |= !m_plain(&w.m.t[i]);
     if (!needs && w.two) amp_optimizer_free(&w.bodies[w.ranks].opt), w.two = 0;
     if (w.two) (void)amp_optimizer_loss_scale_ptr(&w.bodies[w.ranks].opt);
@@ -1227,7 +1217,6 @@ static void call_unscale(void) {
 }
 static void call_end(void) {
     say("end_step");
-    w.version += w.m.open != 0;
     attempt(END);
     expect(END, m_end_step(&w.m, scaler_of()));
 }
@@ -1250,12 +1239,12 @@ static void call_step(int illegal) {
     if (m_can_step(&w.m, 1) == AMP_OK && m_without_moments(&w.m) >= 0 &&
         strncmp(w.bodies[0].problem, without, strlen(without)) != 0)
         stop("moments of %s were not set, but its message is \"%s\"", without, w.bodies[0].problem);
-    w.version += expect(STEP, expected) == AMP_OK;
+    expect(STEP, expected);
 }
 static void call_graph(void) {
     say("step_graph");
     attempt(GRAPH);
-    w.version += expect(GRAPH, m_step(&w.m, scaler_of(), NULL)) == AMP_OK;
+    expect(GRAPH, m_step(&w.m, scaler_of(), NULL));
 }
 static void call_set_lr(int illegal) {
     amp_result expected = m_ready(&w.m, AFTER);
@@ -1358,7 +1347,6 @@ static void call_rebind(void) {
     job.index = i;
     attempt(REBIND);
     if (expect(REBIND, expected) != AMP_OK) return;
-    w.version += weight != 0;
     bound(0, i, weight, grad);
 }
 
@@ -1380,7 +1368,6 @@ static void call_rebind_all(int all) {
     for (i = 0; i < w.m.num; i++) say(" %d/%d", weights[i], grads[i]);
     attempt(REBIND_ALL);
     if (expect(REBIND_ALL, expected) != AMP_OK) return;
-    w.version += job.all_weights != 0;
     for (i = 0; i < w.m.num; i++) bound(i, i, weights[i], grads[i]);
 }
 
@@ -1406,7 +1393,6 @@ static void call_refresh(void) {
     say("refresh");
     attempt(REFRESH);
     if (expect(REFRESH, expected) != AMP_OK) return;
-    w.version++;
     w.changed = 0;
     for (i = 0; i < w.m.num; i++) {
         int k;
@@ -1415,15 +1401,6 @@ static void call_refresh(void) {
         w.m.t[i].brought = 0;
     }
     m_refresh(&w.m);
-}
-
-static void call_carry(int illegal) {
-    amp_result expected;
-    job.rate = some_rate(illegal);
-    say("carry %08x", bits32(job.rate));
-    attempt(CARRY);
-    expected = m_carry(&w.m, scaler_of(), job.rate);
-    expect(CARRY, expected);
 }
 
 /* ------------------------------------------------------------------------------ state and files */
@@ -1477,7 +1454,6 @@ static void call_load(int slot) {
     if (f->is == TORN && fits != AMP_OK && got == AMP_ERROR_MISMATCH) expected = got;
     if (expect(op, expected) != AMP_OK) return;
     m_load(&w.m, scaler_of(), &f->m, &f->scaler);
-    w.version++;
     job.file = &f->twin;
     if (w.two) {
         if (!f->twin.size) lost = 1;
@@ -1568,16 +1544,14 @@ static void end_session(void) {
 static void observe_session(void) {
     int          j, stale = 0;
     const float *weight = NULL;
-    const uint64_t version = w.version * (uint64_t)w.session.knows;
     if (!w.session.runs) return;
     SAME("hits", the_session.hits, w.session.hits);
     SAME("misses", the_session.misses, w.session.misses);
     SAME("transients", the_session.transients, w.session.transients);
-    SAME("mismatches", the_session.mismatches, w.session.mismatches);
     SAME("fallbacks", the_session.fallbacks, 0);
     for (j = 0; j < w.session.num; j++) {
         int k;
-        if (!w.session.added[j].has_copy || w.session.added[j].version != version) continue;
+        if (!w.session.added[j].has_copy) continue;
         for (k = 0; k < 32; k++)
             stale |= !same32(w.session.added[j].copy[k],
                              rounded(AMP_F16, value_at(w.session.added[j].base, AMP_F32, k)));
@@ -1588,32 +1562,20 @@ static void observe_session(void) {
     if (stale) stop("session_check names no weight");
 }
 
-/* What the product with the weight of tensor i has to be made of: the optimizer's copy, one of the
-   session's, or a new one. */
-static void copy_of(int i, const float *x, f32 *copy) {
-    const m_tensor *t       = &w.m.t[i];
-    const uint64_t  version = w.version * (uint64_t)w.session.knows;
-    const void     *model   = amp_optimizer_model(&w.bodies[0].opt, i);
-    int             j, k;
+/* What the product with a weight has to be made of: the session's copy, or a new one. */
+static void copy_of(const float *x, f32 *copy) {
+    int j, k;
     for (k = 0; k < 32; k++) copy[k] = rounded(AMP_F16, value_at(x, AMP_F32, k));
     w.session.transients++; /* the activations */
-    if (w.session.knows && t->has_model && t->model_type == (int)AMP_BF16) w.session.mismatches++;
-    if (w.session.knows && t->has_model && t->model_type == (int)AMP_F16 &&
-        (uintptr_t)model % 16 == 0) {
-        for (k = 0; k < 32; k++) copy[k] = value_at(model, AMP_F16, k);
-        w.session.hits++;
-        return;
-    }
     for (j = 0; j < w.session.num && w.session.added[j].base != x; j++) {}
     if (j == w.session.num) {
         w.session.transients++;
-    } else if (w.session.added[j].has_copy && w.session.added[j].version == version) {
+    } else if (w.session.added[j].has_copy) {
         memcpy(copy, w.session.added[j].copy, sizeof w.session.added[j].copy);
         w.session.hits++;
     } else {
         w.session.misses++;
         w.session.added[j].has_copy = 1;
-        w.session.added[j].version  = version;
         memcpy(w.session.added[j].copy, copy, sizeof w.session.added[j].copy);
     }
 }
@@ -1626,7 +1588,7 @@ static void call_product(int i) {
     int            k;
     if (!x || w.m.t[i].n < 32 || w.m.ranks) return;
     say("product with %d\n", i);
-    copy_of(i, x, copy);
+    copy_of(x, copy);
     for (k = 0; k < 32; k++) put_value(b, AMP_F16, k, copy[k]);
     for (k = 0; k < 1024 * 4; k++) put_value(activations, AMP_F32, k, (f32)(0x3f800000 + 37 * k));
     for (k = 0; k < 1024 * 4; k++) put_value(a, AMP_F16, k, (f32)(0x3f800000 + 37 * k));
@@ -1660,16 +1622,6 @@ static void call_session(int what, int i) {
         SAME("session_start", amp_session_start(&the_session, &of),
              w.session.runs ? AMP_ERROR_BAD_STATE : AMP_OK);
         w.session.runs = 1;
-    } else if (what == 2) {
-        should = m_ready(&w.m, AFTER);
-        if (should == AMP_OK && !w.session.runs) should = AMP_ERROR_NOT_INITIALIZED;
-        if (should == AMP_OK && w.m.ranks) should = AMP_ERROR_UNSUPPORTED;
-        for (j = 0; j < w.m.num && should == AMP_OK; j++)
-            if (m_coded(&w.m.t[j]) && w.m.t[j].own_weight) should = AMP_ERROR_UNSUPPORTED;
-        if (w.session.knows == 2) return;
-        TELLS("session_add_optimizer", &w.bodies[0],
-              amp_session_add_optimizer(&the_session, &w.bodies[0].opt), should);
-        w.session.knows += should == AMP_OK;
     } else if (what <= 4 && x && w.m.t[i].n >= 32 && !w.m.ranks) {
         const size_t n = one_in(5) ? 0 : (size_t)w.m.t[i].n;
         should = w.session.runs ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
@@ -1698,7 +1650,6 @@ static void do_session(void) {
         return;
     }
     call_session(1, 0);
-    if (!one_in(3)) call_session(2, 0);
     for (i = 0; i < w.m.num; i++)
         if (!one_in(3)) call_session(3, i);
 }
@@ -1708,11 +1659,11 @@ static void do_session(void) {
 typedef enum kind {
     DO_INIT, DO_FREE, DO_ADD, DO_FLAT, DO_PREPARE, DO_ASK, DO_GRADS, DO_STEP, DO_CHECK, DO_BEGIN,
     DO_UNSCALE, DO_END, DO_FUSED, DO_GRAPH, DO_SET_LR, DO_REBIND, DO_REBIND_ALL, DO_MASTERS,
-    DO_REFRESH, DO_CARRY, DO_SAVE, DO_LOAD, DO_AGAIN, DO_DAMAGE, DO_SCALER, DO_ACCUMULATE,
+    DO_REFRESH, DO_SAVE, DO_LOAD, DO_AGAIN, DO_DAMAGE, DO_SCALER, DO_ACCUMULATE,
     DO_BRING, DO_SESSION, DO_MOMENTS, KINDS
 } kind;
 static const unsigned char shares[KINDS] = {1, 1, 2, 1, 2, 3, 6, 40, 2, 2, 2, 3, 3,
-                                            3, 2, 4, 3, 2, 3, 3, 4,  5, 5, 2, 5, 2, 3, 5, 3};
+                                            3, 2, 4, 3, 2, 3, 4, 5, 5, 2, 5, 2, 3, 5, 3};
 
 typedef struct sequence {
     uint64_t seed;
@@ -1846,7 +1797,6 @@ static void do_call(kind what) {
     case DO_REBIND_ALL: call_rebind_all(0); break;
     case DO_MASTERS: call_masters(); break;
     case DO_REFRESH: call_refresh(); break;
-    case DO_CARRY: call_carry(one_in(6)); break;
     case DO_SAVE: call_save(slot); break;
     case DO_LOAD: call_load(slot); break;
     case DO_AGAIN: do_again(); break;

@@ -1,5 +1,5 @@
 /* test_optimizer.c - amp_optimizer on one rank, in fp32 storage: who owns which memory, a step of
-   every kind bit for bit, norm and clipping, skipped steps, statistics, rebind, refresh, carry, and
+   every kind bit for bit, norm and clipping, skipped steps, statistics, rebind, refresh, and
    what is refused. References stand here a second time: in floats, one rounding per operation (every
    bit must agree), and in doubles (torch's formulas). */
 
@@ -1886,122 +1886,59 @@ TEST(rebind_all_errors, "contract: rebind_all changes all or nothing, and proble
     rig_end(&r);
 }
 
-/* Darknet's loop: gradients are added to a buffer that still holds momentum times the last ones. */
-TEST(carry, "law 14: with amp_optimizer_carry a buffer that carries momentum trains as in fp32, bit "
-            "for bit, while the scale grows and overflows are planted") {
-    enum { N = 37, STEPS = 120 };
+/* Darknet's loop: gradients are added to a buffer that still holds momentum times the last ones.
+   By a scaler alone the unscaled ones have a buffer of the caller's, as recipe g says. */
+TEST(carry, "law 14: a buffer that carries momentum, written anew from amp_optimizer_grad behind each step, trains "
+            "as in fp32, bit for bit, while the scale grows and overflows are planted") {
+    enum { N = 37, STEPS = 120, OWN, SHARED, ALONE };
     static const float lr = 0.05f, momentum = 0.875f;
-    int                shared;
-    for (shared = 0; shared < 2; shared++) {
+    int                how;
+    for (how = OWN; how <= ALONE; how++) {
         amp_optimizer_desc desc = kind_desc(0);
         amp_scaler         s;
-        float              w[N], u[N];
+        float              w[N], u[N], buffer[N];
         uint32_t           step, j, overflows = 0;
         rig                r;
         desc.scaler.growth_interval = 7;
         desc.scaler.init_scale      = 1024.0f;
         desc.scaler.max_scale       = 65536.0f;
         CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
-        if (shared) desc.shared_scaler = &s;
+        if (how == SHARED) desc.shared_scaler = &s;
         rig_single(&r, &desc, N, AMP_F32);
         memcpy(w, r.tensor[0].weight, sizeof w);
         memset(u, 0, sizeof u);
+        memset(buffer, 0, sizeof buffer);
         memset(r.tensor[0].grad, 0, sizeof u);
         for (step = 0; step < STEPS; step++) {
-            float      *g     = (float *)r.tensor[0].grad;
-            const float scale = amp_optimizer_loss_scale(&r.opt);
-            const int   bad   = step % 11 == 4 || step == 0;
+            float       *g     = (float *)r.tensor[0].grad;
+            const float *last  = how == ALONE ? buffer : amp_optimizer_grad(&r.opt, 0);
+            float        scale = how == ALONE ? s.scale : amp_optimizer_loss_scale(&r.opt);
+            const int    bad   = step % 11 == 4 || step == 0;
             for (j = 0; j < N; j++) g[j] = f_add(g[j], f_mul(value(step, 3, j), scale));
             if (bad) store_bits(g, AMP_F32, step % N, patterns[AMP_F32][step % NUM_NONFINITE]);
-            CHECK_EQ_INT(amp_optimizer_begin_step(&r.opt), !bad);
-            if (!bad)
-                for (j = 0; j < N; j++) {
-                    r.tensor[0].weight[j] = f_sub(r.tensor[0].weight[j],
-                                                  f_mul(lr, amp_optimizer_grad(&r.opt, 0)[j]));
-                    u[j] = f_add(f_mul(momentum, u[j]), value(step, 3, j));
-                    w[j] = f_sub(w[j], f_mul(lr, u[j]));
-                }
-            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-            if (shared) CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_carry(&r.opt, momentum), AMP_OK);
+            if (how != ALONE) CHECK_EQ_INT(amp_optimizer_begin_step(&r.opt), !bad);
+            else {
+                CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, g, AMP_F32, N), AMP_OK);
+                CHECK_EQ_INT(s.found_inf != 0, bad);
+                if (!bad) CHECK_EQ_INT(amp_scaler_unscale(&s, buffer, g, AMP_F32, N), AMP_OK);
+            }
+            for (j = 0; j < N && !bad; j++) {
+                r.tensor[0].weight[j] = f_sub(r.tensor[0].weight[j], f_mul(lr, last[j]));
+                u[j] = f_add(f_mul(momentum, u[j]), value(step, 3, j));
+                w[j] = f_sub(w[j], f_mul(lr, u[j]));
+            }
+            if (how != ALONE) CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+            if (how != OWN) CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+            scale = how == ALONE ? s.scale : amp_optimizer_loss_scale(&r.opt);
+            for (j = 0; j < N; j++) g[j] = f_mul(last[j], f_mul(momentum, scale));
             CHECK_MEM(w, r.tensor[0].weight, sizeof w);
             overflows += (uint32_t)bad;
         }
-        CHECK_EQ_U64(status_of(&r).skipped, overflows);
-        CHECK(amp_optimizer_scaler(&r.opt)->growths > 5);
-        CHECK(amp_optimizer_scaler(&r.opt)->backoffs > 5);
+        if (how == OWN) s = *amp_optimizer_scaler(&r.opt);
+        if (how != ALONE) CHECK_EQ_U64(status_of(&r).skipped, overflows);
+        CHECK(s.growths > 5 && s.backoffs > 5);
         rig_end(&r);
     }
-}
-
-/* The same by a scaler alone, as a session has one. */
-TEST(carry_by_scaler, "manual: a buffer that carries momentum is checked, unscaled to another one, and written anew after "
-                      "each update: it trains as in fp32, bit for bit; unscaled in place, it does not") {
-    enum { N = 37, STEPS = 120 };
-    static const float lr = 0.05f, momentum = 0.875f;
-    amp_scaler_desc    desc;
-    int                in_place;
-    memset(&desc, 0, sizeof desc);
-    desc.growth_interval = 7;
-    desc.init_scale      = 1024.0f;
-    desc.max_scale       = 65536.0f;
-    for (in_place = 0; in_place < 2; in_place++) {
-        amp_scaler s;
-        float      w[2][N] = {{0}}, u[N] = {0}, g[N] = {0}, unscaled[N] = {0};
-        uint32_t   step, j;
-        CHECK_EQ_INT(amp_scaler_init(&s, &desc), AMP_OK);
-        for (step = 0; step < STEPS; step++) {
-            const int bad = step % 11 == 4 && !in_place;
-            for (j = 0; j < N; j++) g[j] = f_add(g[j], f_mul(value(step, 3, j), s.scale));
-            if (bad) store_bits(g, AMP_F32, step % N, patterns[AMP_F32][step % NUM_NONFINITE]);
-            if (in_place) CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, AMP_F32, N), AMP_OK);
-            else CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, g, AMP_F32, N), AMP_OK);
-            CHECK_EQ_INT(s.found_inf != 0, bad);
-            if (!bad && !in_place) CHECK_EQ_INT(amp_scaler_unscale(&s, unscaled, g, AMP_F32, N), AMP_OK);
-            for (j = 0; j < N && !bad; j++) {
-                u[j]    = f_add(f_mul(momentum, u[j]), value(step, 3, j));
-                w[0][j] = f_sub(w[0][j], f_mul(lr, u[j]));
-                w[1][j] = f_sub(w[1][j], f_mul(lr, in_place ? g[j] : unscaled[j]));
-            }
-            CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-            for (j = 0; j < N; j++)
-                g[j] = in_place ? f_mul(momentum, g[j]) : f_mul(unscaled[j], f_mul(momentum, s.scale));
-        }
-        CHECK_EQ_INT(memcmp(w[0], w[1], sizeof w[0]) != 0, in_place);
-        CHECK(s.growths > 5 && (s.backoffs > 5 || in_place));
-    }
-}
-
-TEST(carry_errors, "law 14: carry is for optimizers of your own with a buffer, between steps, and a "
-                   "momentum that is a number") {
-    static tape saved;
-    amp_optimizer_desc desc = kind_desc(0);
-    rig                r;
-    CHECK_EQ_INT(amp_optimizer_carry(NULL, 0.5f), AMP_ERROR_INVALID_ARGUMENT);
-    rig_single(&r, &desc, 4, AMP_F16);
-    memset(r.tensor[0].grad, 0, 8);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, from_bits(0x7fc00000u)), AMP_ERROR_INVALID_CONFIG);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, -1.0f), AMP_ERROR_INVALID_CONFIG);
-    CHECK(amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_STEP_OPEN);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_save(&r.opt, tape_write, &saved), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK); /* the gate's way, without unscale */
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_BAD_STATE);
-    /* a load brings back what was saved, and the caller amp_optimizer_grad */
-    CHECK_EQ_INT(amp_optimizer_load(&r.opt, tape_read, &saved), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_OK);
-    rig_end(&r);
-    desc.unscale_in_place = 1;
-    rig_single(&r, &desc, 4, AMP_F32);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_UNSUPPORTED);
-    rig_end(&r);
-    desc = kind_desc(3);
-    rig_single(&r, &desc, 4, AMP_F32);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_UNSUPPORTED);
-    rig_end(&r);
 }
 
 static void told(amp_optimizer_desc *d, const char *field, const char *value_text) {
@@ -2214,7 +2151,6 @@ TEST(missing_calls, "law 16: begin_step before prepare, or after a step that was
     CHECK_EQ_INT(why[0], 0);
     CHECK_EQ_INT(amp_optimizer_check(&opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
-    SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_BAD_STATE, "call amp_optimizer_unscale after");
     SAYS(amp_optimizer_step(&opt, 1.0f), AMP_ERROR_UNSUPPORTED,
          "desc.kind is AMP_KIND_OWN: call amp_optimizer_begin_step, or set AMP_KIND_ADAMW");
     SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_UNSUPPORTED, "desc.kind is AMP_KIND_OWN: call amp_optimizer_begin");
@@ -2312,7 +2248,7 @@ TEST(every_call_tells, "promises: each call that returns an amp_result writes de
                        "arguments that are NULL by name, and what a result alone says in its words") {
     float              w[4] = {1, 2, 3, 4}, g[4] = {1, 1, 1, 1}, m[4];
     char               why[AMP_PROBLEM_SIZE];
-    amp_report_desc    watch = {0, 0.0f, 0.0f};
+    amp_report_desc    watch = {0};
     amp_optimizer_desc d = {0}, bare = {0};
     amp_optimizer      opt, poor;
     amp_tensor         t = {0};
@@ -2428,7 +2364,6 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "desc.kind is AMP_KIND_OWN");
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-    SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_UNSUPPORTED, "set it to 0");
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_OK);
     CHECK(!amp_optimizer_begin_step(&opt));
     SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE, "bring one by amp_optimizer_rebind");
@@ -2613,8 +2548,8 @@ TEST(own_and_the_rest, "contract: end_step reads the others' gradients again, an
     amp_optimizer_free(&opt);
 }
 
-TEST(own_reports, "contract: a sampled step counts each weight once, own or not, and a step that is a spike skips all") {
-    static const amp_report_desc watch = {1, 100.0f, 0.0f};
+TEST(own_reports, "contract: a sampled step counts each weight once, own or not, and a step that is skipped none") {
+    static const amp_report_desc watch = {1};
     float                        w[2][40], g[2][40];
     amp_optimizer_desc           d = {0};
     amp_optimizer                opt;
@@ -2634,24 +2569,25 @@ TEST(own_reports, "contract: a sampled step counts each weight once, own or not,
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.125f), AMP_OK);
     for (step = 0; step < 3; step++) {
-        const int spike = step == 2;
+        const int skip = step == 2;
         for (i = 0; i < 2; i++)
-            for (j = 0; j < 40; j++) g[i][j] = spike && i == 0 ? 50.0f : j % 4 ? 0.5f : 0.0f;
-        CHECK_EQ_INT(amp_optimizer_begin_step(&opt), !spike);
-        for (j = 0; j < 40 && !spike; j++) w[0][j] -= j < 10 ? 0.25f * g[0][j] : 0.0f;
+            for (j = 0; j < 40; j++) g[i][j] = j % 4 ? 0.5f : 0.0f;
+        amp_optimizer_scaler(&opt)->found_inf = (uint32_t)skip;
+        CHECK_EQ_INT(amp_optimizer_begin_step(&opt), !skip);
+        for (j = 0; j < 40 && !skip; j++) w[0][j] -= j < 10 ? 0.25f * g[0][j] : 0.0f;
         CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_report(&opt, &report), AMP_OK);
         CHECK_EQ_U64(report.iterations, (uint64_t)step + 1);
         CHECK_EQ_U64(report.sampled, (uint64_t)step + 1);
-        CHECK_EQ_U64(report.spikes, (uint64_t)spike);
+        CHECK_EQ_U64(report.asked, (uint64_t)skip);
         for (i = 0; i < 2; i++) {
             amp_tensor_report of;
             uint64_t          weights = 0, k;
             CHECK_EQ_INT(amp_optimizer_report_tensor(&opt, i, &of), AMP_OK);
             for (k = 0; k < AMP_BINS; k++) weights += of.weights[k];
-            CHECK_EQ_U64(weights, spike ? 0 : 40);
-            CHECK_EQ_U64(of.updates, spike ? 0 : 30);
-            if (i == 0) CHECK_EQ_U64(of.lost, spike ? 0 : 23); /* of 10 that moved 7 have a gradient */
+            CHECK_EQ_U64(weights, skip ? 0 : 40);
+            CHECK_EQ_U64(of.updates, skip ? 0 : 30);
+            if (i == 0) CHECK_EQ_U64(of.lost, skip ? 0 : 23); /* of 10 that moved 7 have a gradient */
             else CHECK_EQ_U64(of.lost, 0);
         }
     }
@@ -2683,7 +2619,6 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_UNSUPPORTED,
          "call amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step");
     SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_UNSUPPORTED, "some tensors are own");
-    SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_UNSUPPORTED, "amp_tensor.own");
     SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "tensor 1: desc.first_step goes on from moments");
     CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, g, g), AMP_OK);
     SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
@@ -2705,7 +2640,6 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(amp_optimizer_begin_step(&opt));
     CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_carry(&opt, 0.5f), AMP_OK);
     amp_optimizer_free(&opt);
 }
 
@@ -2715,7 +2649,7 @@ TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and 
     const uint32_t     at[2] = {3, 1};
     uint32_t           num = 2;
     amp_ranks          ranks = {0, 1, NULL, NULL, 0};
-    amp_report_desc    watch = {1, 0.0f, 0.0f};
+    amp_report_desc    watch = {1};
     amp_rows           rows  = {2, 2, at, &num};
     amp_optimizer_desc d = {0};
     amp_optimizer      opt, moved;
@@ -2898,8 +2832,6 @@ int main(int argc, char **argv) {
     RUN(scale_was_set);
     RUN(rebind_all_errors);
     RUN(carry);
-    RUN(carry_by_scaler);
-    RUN(carry_errors);
     RUN(moments_refused);
     RUN(teams);
     RUN(problems);

@@ -31,7 +31,6 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     void              *grad    = x, *none[2] = {NULL, NULL};
     float             *weights = x;
     const amp_ranks    alone   = {0, 1, NULL, NULL, 0};
-    static amp_session session;
     char               problem[AMP_PROBLEM_SIZE];
     memset(&desc, 0, sizeof desc);
     desc.problem = problem;
@@ -78,9 +77,6 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, &weights, NULL), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_OK);
-    CHECK_EQ_INT(amp_session_start(&session, NULL), AMP_OK);
-    CHECK_EQ_INT(amp_session_add_optimizer(&session, &opt), AMP_ERROR_UNSUPPORTED);
-    amp_session_end(&session);
     amp_optimizer_free(&opt);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_ERROR_NOT_INITIALIZED);
 
@@ -452,12 +448,10 @@ static amp_optimizer_desc desc_of(member *m, int count) {
 enum {
     W_SIZE, W_NAME, W_GRAD, W_LR_SCALE, W_DECAY, W_KEEP_FP32, W_GRAD_TYPE, W_STATE, W_MODEL_TYPE,
     W_DTYPE, W_KIND, W_MOMENTUM, W_NESTEROV, W_BETA1, W_BETA2, W_EPS, W_MAX_NORM, W_SEED, W_FIRST_STEP,
-    W_SCALE, W_GROWTH, W_INTERVAL, W_DISABLED, W_PRESET, W_SPIKE, WHATS,
-    W_NO_REPORT /* which is no error */
+    W_SCALE, W_GROWTH, W_INTERVAL, W_DISABLED, W_PRESET, WHATS
 };
 
 static void differ_in_desc(amp_optimizer_desc *desc) {
-    static const amp_report_desc spike = {100, 3.0f, 0.0f};
     if (task.what == W_DTYPE) desc->dtype = AMP_F16;
     if (task.what == W_KIND) desc->kind = AMP_KIND_SGD;
     if (task.what == W_MOMENTUM) desc->momentum = 0.5;
@@ -473,8 +467,6 @@ static void differ_in_desc(amp_optimizer_desc *desc) {
     if (task.what == W_INTERVAL) desc->scaler.growth_interval = 7;
     if (task.what == W_DISABLED) desc->scaler.disabled = 1;
     if (task.what == W_PRESET) desc->scaler.preset = AMP_PRESET_STATIC;
-    if (task.what == W_SPIKE) desc->report = &spike;
-    if (task.what == W_NO_REPORT) desc->report = NULL;
 }
 
 static void differ_in_tensor(amp_tensor *t, int i) {
@@ -1401,41 +1393,12 @@ TEST(reports, "amp.h report: each rank tells of its part, its own history is sav
     end_files();
 }
 
-TEST(spikes, "law 17: ranks whose files have not all a report may not look for spikes, which one would find and another "
-             "not, but where each rank reads all files") {
-    begin_files();
-    task.watch.every = 1;
-    task.other       = 2;
-    task.what        = W_NO_REPORT;
-    use("s");
-    together(2, run_and_save);
-    all_are(2, AMP_OK);
-    all_free();
-    task.other = 0;
-    together(2, only_load);
-    all_are(2, AMP_OK);
-    all_free();
-    for (task.what = 0; task.what < 2; task.what++) {
-        task.watch.spike_z    = task.what ? 3.0f : 0.0f;
-        task.watch.spike_norm = task.what ? 0.0f : 100.0f;
-        together(2, only_load);
-        all_are(2, AMP_ERROR_MISMATCH);
-        CHECK(strstr(members[1].problem, "report"));
-        all_free();
-        together(3, only_load);
-        all_are(3, AMP_OK);
-        all_free();
-    }
-    memset(&task.watch, 0, sizeof task.watch);
-    end_files();
-}
-
 /* Two tensors, each on one of two ranks; in these iterations their gradients overflow. */
 static const struct { unsigned overflows[2]; } lonely[] = {{{0x5, 0}}, {{0, 0x5}}, {{0x5, 0x2}}, {{0x2, 0x5}}};
 static size_t the_lonely;
 
 static void lonely_prepare(member *m) {
-    static const amp_report_desc report  = {1, 0.0f, 0.0f};
+    static const amp_report_desc report  = {1};
     static float                 weights[MAX_RANKS][2][100];
     amp_optimizer_desc           desc    = desc_of(m, the_crew.count);
     amp_tensor                   t       = {0};
@@ -2617,7 +2580,6 @@ int main(int argc, char **argv) {
     RUN(moments_forgotten);
     RUN(sets);
     RUN(reports);
-    RUN(spikes);
     RUN(reports_elsewhere);
     RUN(names);
     RUN(damaged);

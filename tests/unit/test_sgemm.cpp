@@ -584,45 +584,6 @@ TEST(batches, "manual: strides of 0, far ones, and matrices that overlap; negati
     end();
 }
 
-TEST(model_copies, "manual: a registered optimizer's model copies are what is multiplied, before "
-                   "and after its steps") {
-    for (int batch = 0; batch < 2; batch++) {
-        begin(ROOM, AMP_F16);
-        amp_optimizer      opt;
-        amp_optimizer_desc desc = {};
-        amp_tensor         t    = {};
-        desc.dtype             = AMP_F16;
-        desc.kind              = AMP_KIND_SGD;
-        desc.backend           = &w.gpu;
-        desc.scaler.init_scale = 1.0f;
-        t.n                    = 48 * 40;
-        t.weight               = w.a;
-        t.grad                 = w.c;
-        OK(amp_optimizer_init(&opt, &desc));
-        OK(amp_optimizer_add(&opt, &t));
-        OK(amp_optimizer_prepare(&opt));
-        OK(amp_session_add_optimizer(&w.session, &opt));
-        for (int step = 0; step < 3; step++) {
-            const call c = make_call(step, 40, 40, 40, 0, batch);
-            PRODUCT(c, AMP_F16);
-            CHECK(emu_gemm_call_at(emu_gemm_calls() - 1)->a == amp_optimizer_model(&opt, 0));
-            COUNTS((uint64_t)step + 1, 0, (uint64_t)step + 1, 0);
-            OK(amp_optimizer_step(&opt, 0.5f));
-            w.host_a = download(w.a, ELEMENTS);
-        }
-        call part = make_call(0, 40, 40, 40, 0, batch);
-        part.a    = w.a + 80;
-        PRODUCT(part, AMP_F16);
-        CHECK(emu_gemm_call_at(emu_gemm_calls() - 1)->a ==
-              (const char *)amp_optimizer_model(&opt, 0) + 160);
-        part.a = w.a + 1; /* no tensor core reads it from there */
-        PRODUCT(part, AMP_F16);
-        CHECK(ours(emu_gemm_call_at(emu_gemm_calls() - 1)->a));
-        amp_optimizer_free(&opt);
-    }
-    end();
-}
-
 /* --------------------------------------------------------------------------- graphs and streams */
 
 static cudaGraphExec_t end_capture(void) {
@@ -1005,7 +966,6 @@ int main(int argc, char **argv) {
     RUN(enough_room);
     RUN(cached);
     RUN(batches);
-    RUN(model_copies);
     RUN(captures);
     RUN(order);
     RUN(streams);

@@ -2,7 +2,7 @@
 """golden.py - do the files in state/ hold what state-file.md says of them, and what golden.h has put there?
 golden.py --write - writes them anew, by golden.c, natively (CC) and on s390x (s390x-linux-gnu-gcc, qemu-s390x), whose byte order
 is the other one. Both must write the same bytes. Their numbers in state-file.md are written, too."""
-import math, os, pathlib, re, struct, subprocess, sys, tempfile
+import os, pathlib, re, struct, subprocess, sys, tempfile
 import state
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -80,23 +80,21 @@ def tolerated():
 def reported():
     """Every number, by its name."""
     numbers, tensors, report = state.load(HERE / 'state/report.state')
-    first, last = (report['history'][i]['norm'] for i in (2, 4))  # of the steps that were taken
     clip = report['history'][5]['clip_factor']
-    wanted = dict(kind='sgd', scale=512.0, next_scale=256.0, found_inf=0, checked=0, stuck=0, good=3, skipped=2,
-                  skipped_in_a_row=1, growths=0, backoffs=2, growth_factor=2.0, backoff_factor=0.5, growth_interval=77,
+    wanted = dict(kind='sgd', scale=256.0, next_scale=128.0, found_inf=0, checked=0, stuck=0, good=2, skipped=3,
+                  skipped_in_a_row=1, growths=0, backoffs=3, growth_factor=2.0, backoff_factor=0.5, growth_interval=77,
                   growth_tracker=0, hysteresis=1, hysteresis_tracker=1, min_scale=0.0, max_scale=2.0**24, preset=14, disabled=0,
-                  missed_updates=0, skip=1, inv_scale=clip / 512, norm=report['history'][5]['norm'], clip_factor=clip,
+                  missed_updates=0, skip=1, inv_scale=clip / 256, norm=report['history'][5]['norm'], clip_factor=clip,
                   did_step=0, has_lr=1, lr=0.5, beta1=0.5, beta2=0.75, eps=0.125, momentum=0.875, nesterov=1,
                   max_norm=2.0**-7, seed=2**64 - 5)
     wanted.update({'step.taken': 2, 'step.skipped': 3, 'step.skipped_in_a_row': 1, 'step.found_inf': 1})
     history = [(x['iteration'], state.SKIPS[x['skip']], x['tensor'], x['loss_scale']) for x in report['history'] if x['iteration']]
     return numbers == wanted and [t['has'] for t in tensors] == [1, 4, 0] and \
         (tensors[0]['lr_scale'], tensors[0]['weight_decay']) == (0.75, 0.125) and \
-        [report[x] for x in ('overflows', 'spikes', 'asked', 'norms', 'row')] == [2, 1, 0, 2, 0] and \
-        math.isclose(report['mean'], (first + last) / 2) and math.isclose(report['variance'], ((first - last) / 2)**2) and \
+        [report[x] for x in ('overflows', 'asked')] == [2, 1] and \
         report['tensors'][1] == dict(overflows=2, nans=0, first=1, last=5) and \
-        history == [(1, 'overflow', 1, 1024.0), (2, 'taken', -1, 1024.0), (3, 'spike', -1, 512.0), (4, 'taken', -1, 512.0),
-                    (5, 'overflow', 1, 512.0)]
+        history == [(1, 'overflow', 1, 1024.0), (2, 'taken', -1, 1024.0), (3, 'asked', -1, 512.0), (4, 'taken', -1, 512.0),
+                    (5, 'overflow', 1, 256.0)]
 
 def main(*args):
     if args == ('--write',):

@@ -30,7 +30,7 @@ def files(whole):
             yield taken, 'word %d: %#x' % (word, x), changed(whole, word, x)
     if flags & state.REPORT:
         word = len(whole) // 8 - 1 - sum(-(-n // 8) for n in (148, 12, 8, 74)) - 3 * 4 - 256 * 6
-        for row, at, most in [(row, *y) for row in (0, 1, 5, 255) for y in ((4, 3), (5, 2))]:  # 1 and 5 have been; skip and tensor
+        for row, at, most in [(row, *y) for row in (0, 1, 5, 255) for y in ((4, 2), (5, 2))]:  # 1 and 5 have been; skip and tensor
             for x in VALUES + [most, most + 1, 2**32 - 2]:
                 taken = row in (0, 255) or x % 2**32 <= most or (at == 5 and x % 2**32 == 2**32 - 1)
                 yield taken, 'report, iteration %d, word %d: %#x' % (row, at, x), changed(whole, word + 6 * row + at, x)

@@ -4,16 +4,16 @@ tensor as NAME.master, NAME.m, NAME.v (only this needs numpy)."""
 import array, struct, sys
 
 REPORT, SEED, HISTORY, GROUP = 1, 2, 256, 32
-KINDS, FORMATS = ['own', 'adamw', 'sgd', 'lion'], ['fp32', 'bf16', '8bit', 'split', '24bit', 'sr']
+KINDS, FORMATS = ['own', 'adamw', 'sgd', 'lion'], ['fp32', 'bf16', '8bit', 'split', 'sr']
 PRESETS = '''default static none torch apex apex_hysteresis megatron deepspeed deepspeed_consecutive deepspeed_fused flax jmp
     keras tf_keras mxnet'''.split()
-SKIPS = ['taken', 'overflow', 'spike', 'asked']
+SKIPS = ['taken', 'overflow', 'asked']
 # The numbers of a body, in their order: i a u64, u a u32, s an i32, f a float, d a double.
 NUMBERS = '''scale:f next_scale:d found_inf:u checked:u stuck:u good:i skipped:i skipped_in_a_row:i growths:i backoffs:i
     growth_factor:d backoff_factor:d growth_interval:u growth_tracker:u hysteresis:u hysteresis_tracker:u min_scale:f max_scale:f
     preset:u disabled:u step.taken:i step.skipped:i step.skipped_in_a_row:i missed_updates:i skip:u inv_scale:f norm:d
     clip_factor:f step.found_inf:u did_step:u has_lr:u lr:f beta1:d beta2:d eps:f momentum:f nesterov:u max_norm:f'''.split()
-RUN = 'overflows:i spikes:i asked:i norms:i mean:d variance:d row:u'.split()
+RUN = 'overflows:i asked:i'.split()
 ITERATION = 'iteration:i norm:d loss_scale:f clip_factor:f skip:u tensor:s'.split()
 OVERFLOWS = 'overflows:i nans:i first:i last:i'.split()
 
