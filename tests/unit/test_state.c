@@ -806,6 +806,24 @@ static void unscaled_start(amp_optimizer *opt, const amp_scaler_desc *scaler) {
     opt->plan->asked = scaler->preset == AMP_PRESET_NONE || scaler->disabled ? AMPI_SCALE_KNOWN : AMPI_SCALE_UNREAD;
 }
 
+TEST(longer, "law 12: a file with more than the optimizer's arrays is another's, and its sum is not asked") {
+    static const unsigned char more[8] = {1};
+    amp_optimizer x;
+    stream        s;
+    uint32_t      before;
+    memset(&s, 0, sizeof s);
+    little_start(&x, NULL, NULL);
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    CHECK(stream_write(&s, more, sizeof more));
+    word_put(s.bytes + 16, s.size - HEADER - 8);
+    seal(&s);
+    memcpy(&before, &little_w[0], 4);
+    CHECK_EQ_INT(load(&x, &s), AMP_ERROR_MISMATCH);
+    CHECK_MEM(&before, little_w, 4);
+    amp_optimizer_free(&x);
+    stream_free(&s);
+}
+
 TEST(whose_scaler, "manual: a load takes the file's scaler, unless one of file and desc has a scale that moves and the other has "
                    "none, or one is disabled; where the scale may be another than the loop's, steps are "
                    "AMP_ERROR_BAD_STATE until it is read") {
@@ -2566,6 +2584,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(foreign);
     RUN_FRESH(formats_named);
     RUN_FRESH(any_number);
+    RUN_FRESH(longer);
     RUN_FRESH(whose_scaler);
     RUN_FRESH(moments_missing);
     RUN_FRESH(name_behind_the_end);
