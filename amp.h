@@ -184,17 +184,15 @@
    Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
    loss there, too (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel), and the host
    never waits. A CUDA graph can hold a step: capture amp_optimizer_step_graph, and call
-   amp_optimizer_set_lr before each replay. On GPUs of compute capability 9.0 and up (CUDA 12.3)
-   the step's second kernel is launched before the first ends. A captured step then has
-   an edge with data (programmatic dependency). Hosts that walk graphs must ask for edge data; else
-   cudaGraphGetEdges and the like return cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
+   amp_optimizer_set_lr before each replay.
 
    Your own optimizer kernel learns of a skip in one of three ways:
        read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler
                       alone (cublasSaxpy): unscale, cudaMemcpy found_inf, step if it is 0, update
        gate           amp_optimizer_check, your kernel, end_step. The kernel begins with
                       if (gate->skip) return; where gate is that of amp_optimizer_gate
-       graph node     amp_cuda_if_begin and _end around launches that you cannot change; CUDA 12.4
+       graph node     a conditional node around launches that you cannot change: CUDA's own,
+                      12.4, in examples/step_cuda.cu
    amp.h's functions run on the host. Kernels use __half and __nv_bfloat16, with the same bits.
 
    Work is queued on the backend's stream. If backward or a collective runs on another one, the
@@ -227,9 +225,6 @@
        AMP_DEF              everywhere: the linkage of the functions, such as
                             __declspec(dllexport); default extern (amp_kernels.cu's are extern)
        AMP_KERNELS          in amp_kernels.cu and tests only
-       AMP_NO_CONDITIONAL   for amp_kernels.cu: without amp_cuda_if_begin, so that a program built
-                            with CUDA 12.4 or newer loads on an older driver
-       AMP_NO_EARLY_LAUNCH  for amp_kernels.cu: a step's second kernel waits for the first (>>gpu)
        -lm                  compilers other than gcc and clang may need it, for a square root
 
    >>promises
@@ -698,13 +693,6 @@ extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, 
 extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                           amp_dtype src_type, size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
-
-/* In a capture of stream: capture work on body, another stream, between these calls. It runs only
-   if *skip, in device memory (&gate->skip, or found_inf of a scaler), is 0 when the graph reaches
-   it. AMP_ERROR_UNSUPPORTED: toolkit or driver before CUDA 12.4, or body is being captured.
-   AMP_ERROR_BAD_STATE: stream is not. */
-extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
-extern amp_result amp_cuda_if_end(amp_stream body);
 
 /* --------------------------------------------------------------- >>api  control
    More of the optimizer: arrays that hold several tensors, or move; steps in graphs, and with

@@ -1,10 +1,10 @@
 # What only a GPU can show, in four visits of which each has less than ten minutes and no network:
 #
 #     sh tests/gpu/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, kernels for
-#                                 each of its parts, and PyTorch's; without early launch
+#                                 each of its parts, and PyTorch's
 #     sh tests/gpu/gpu.sh 2 OUT     all of the conformance suite, with 10^5 steps in grids of all sizes;
-#                                 NCCL with one rank, examples; some of it without early launch,
-#                                 with a default stream per thread, and with --use_fast_math
+#                                 NCCL with one rank, examples; some of it with a default stream
+#                                 per thread, and with --use_fast_math
 #     sh tests/gpu/gpu.sh 3 OUT     Nsight Compute and compute-sanitizer, where the machine lets them
 #     sh tests/gpu/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
 #     sh tests/gpu/gpu.sh carry DIR without a GPU: what all of them compile, for ARCH=90
@@ -74,7 +74,7 @@ run() {
     echo "\$ $*" >> "$out/report.txt"
     { timeout -k 5 "$limit" "$@" 2>&1; echo $? > "$work/status"; } | tee "$work/log" |
         grep --line-buffered -E '^(amp|unfused|torch[a-z-]*|cublas),([^,]*,){6}[^,]*$' \
-            >> "${rows:-$out/table.csv}"
+            >> "$out/table.csv"
     cat "$work/log" >> "$out/report.txt"
     return "$(cat "$work/status")"
 }
@@ -188,20 +188,18 @@ carry() {
 }
 
 # What a program is linked of. Kernels are compiled once for each way: as they are, with fast
-# mathematics, with a default stream per thread, and as for older GPUs, without early launch (late).
+# mathematics, and with a default stream per thread.
 objects_of() {
     case $1 in
     suite) echo kernels.o test.o cpu.o ;;
     suite_fast) echo kernels_fast.o test.o cpu.o ;;
-    suite_late) echo kernels_late.o test.o cpu.o ;;
     suite_per_thread) echo kernels_per_thread.o test_per_thread.o cpu.o ;;
-    bench_late) echo kernels_late.o bench_cuda.o ;;
     probe) echo probe.o ;;
     *) echo kernels.o "$1.o" ;;
     esac
 }
 compile() { # compile OBJECT
-    virtual=$known with= source=$(ls examples/${1%.o}.cu examples/*/${1%.o}.cu 2> /dev/null)
+    with= source=$(ls examples/${1%.o}.cu examples/*/${1%.o}.cu 2> /dev/null)
     case $1 in
     cpu.o) begin cpu.o 60 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c"; return ;;
     kernels*) source='-DAMPI_GRIDS amp_kernels.cu' ;;
@@ -211,10 +209,9 @@ compile() { # compile OBJECT
     esac
     case $1 in
     *_fast.o) with=--use_fast_math ;;
-    *_late.o) virtual=80 ;;
     *_per_thread.o) with='--default-stream per-thread' ;;
     esac
-    begin "$1" 150 "$NVCC" -O2 -std=c++14 -gencode arch=compute_$virtual,code=${code:-compute_$virtual} $with -I. \
+    begin "$1" 150 "$NVCC" -O2 -std=c++14 -gencode arch=compute_$known,code=${code:-compute_$known} $with -I. \
         $includes -c $source
 }
 build() { # build PROGRAM...: but those that were carried along, and find their libraries
@@ -355,7 +352,7 @@ sources=$(cat amp.h amp_kernels.cu tests/support/*.h tests/unit/test_cuda.cpp te
 carried=${CARRIED:-build/gpu}
 if [ $phase = carry ]; then
     carried=$work/none
-    build probe suite suite_fast suite_late suite_per_thread bench_cuda bench_late bench_mlp $examples
+    build probe suite suite_fast suite_per_thread bench_cuda bench_mlp $examples
     rm -f "$work"/*.took "$work"/*.log "$work"/*.c "$work"/*.cu
     cp "$work"/* "$out" && echo "$sources $ARCH $cuda" > "$out/of"
     say "# $(du -sm "$out" | cut -f 1) MB, of which a machine may take 64 with the sources"
@@ -380,18 +377,13 @@ programs() {
 
 case $phase in
 1)
-    programs suite bench_cuda bench_late
+    programs suite bench_cuda
     built suite suite-quick && stage suite-quick 60 "$work/suite" --quick
     built bench_cuda bench && stage bench 75 "$work/bench_cuda"
-    rows=$work/late.csv
-    : > "$rows"
-    built bench_late bench-late && stage bench-late 30 "$work/bench_late" 1e6
-    sed -n 's/^amp,/late,/p' "$rows" >> "$out/table.csv"
-    rows=
     torch torch 110 tests/bench/torch_step.py
     ;;
 2)
-    programs suite suite_fast suite_late suite_per_thread $examples
+    programs suite suite_fast suite_per_thread $examples
     built suite suite && stage suite 240 "$work/suite"
     for name in $examples; do # ddp_nccl is the first
         built $name $name || continue
@@ -403,7 +395,6 @@ case $phase in
         *) stage $name 15 "$work/$name" ;;
         esac
     done
-    built suite_late suite-late && stage suite-late 40 "$work/suite_late" --quick
     built suite_per_thread suite-per-thread &&
         stage suite-per-thread 40 "$work/suite_per_thread" --quick
     built suite_fast suite-fast-math && stage suite-fast-math 40 "$work/suite_fast" --quick
