@@ -553,7 +553,7 @@ template <int WARPS> struct ampi_found {
 
 enum { AMPI_NONE = 0x7fffffff };
 static_assert(AMPI_LANES == 8 * 32, "a warp has eight lanes in each thread");
-static_assert(AMPI_CHUNK / 32 <= 0xffff, "found.nonzero: a thread counts its elements in 16 bits");
+static_assert(AMPI_CHUNK <= 0xffff, "a thread, and a team, counts its elements in 16 bits");
 
 /* What the warps of a team exchange. */
 struct ampi_warps {
@@ -716,15 +716,16 @@ AMPI_DEVICE void ampi_take_rows(ampi_found<WARPS> *f, const ampi_array<TYPE> &mi
 template <int WARPS>
 AMPI_DEVICE void ampi_tell_found(const ampi_found<WARPS> &f, uint64_t rest, int count,
                                  ampi_warps *team, ampi_tally *found) {
-    found->max = f.max;
-    if (ampi_reduce<WARPS, false>(f.nonfinite, team)) {
+    const uint32_t nonzero = (f.nonzero & 0xffffu) + (f.nonzero >> 16);
+    const uint32_t both    = ampi_reduce<WARPS, true>(nonzero + (f.nonfinite << 16), team);
+    found->max       = f.max;
+    found->nonfinite = both >> 16;
+    found->zeros     = (unsigned)count - (both >> 16) - (both & 0xffffu);
+    if (both >> 16) {
         const uint32_t late = (uint32_t)(AMPI_NONE - f.first);
-        found->nonfinite = ampi_reduce<WARPS, true>(f.nonfinite, team);
-        found->nan       = ampi_reduce<WARPS, true>(f.nan, team);
-        found->late      = rest - AMPI_NONE + ampi_reduce<WARPS, false>(late, team);
+        found->nan  = ampi_reduce<WARPS, true>(f.nan, team);
+        found->late = rest - AMPI_NONE + ampi_reduce<WARPS, false>(late, team);
     }
-    found->zeros = (unsigned)count - found->nonfinite -
-                   ampi_reduce<WARPS, true>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team);
 }
 
 /* A team checks count elements from start on, as the CPU's ampi_check_chunk does, and in the same
