@@ -1,7 +1,7 @@
 # What only a GPU can show, in four visits of which each has less than ten minutes and no network:
 #
-#     sh tests/gpu/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, kernels for
-#                                 each of its parts, and PyTorch's
+#     sh tests/gpu/gpu.sh 1 OUT     under four: any_cuda.cu, then quick conformance; the step beside a
+#                                 copy, kernels for each of its parts, and PyTorch's
 #     sh tests/gpu/gpu.sh 2 OUT     all of the conformance suite, with 10^5 steps in grids of all sizes;
 #                                 NCCL with one rank, examples; some of it with a default stream
 #                                 per thread, and with --use_fast_math
@@ -11,8 +11,8 @@
 #
 # A GPU that is newer than the compiler gets PTX for the newest one that the compiler knows.
 #
-# The conformance suite compares every byte with the CPU backend. OUT gets report.txt, with all
-# output; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most wanted
+# any_cuda.cu and the conformance suite compare every byte with the CPU backend. OUT gets report.txt,
+# with all output; issue.md, what of it can be pasted into an issue; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most wanted
 # first, their ratios, the machine, and the seconds, clocks and watts of each stage; and, after 1
 # and 4, table.md: README's tables of it. For the tables of both phases:
 #     awk -f tests/gpu/gpu_table.awk OUT1/table.csv OUT4/table.csv
@@ -51,8 +51,14 @@ finish() {
     awk -v form=ratios -f tests/gpu/gpu_table.awk "$out/table.csv" > "$work/ratios"
     cat "$work/ratios" >> "$out/table.csv"
     tables
-    say "# $(($(date +%s) - started)) s"
+    say "# $(($(date +%s) - started)) s; paste issue.md into an issue"
     say "$passed passed, $failed failed, $skipped skipped"
+    [ $phase = carry ] || {
+        printf 'amp.h %s\n\n' "$(sed -n 's/^#define AMP_VERSION_[MP].* //p' amp.h | paste -sd .)"
+        sed -En 's/^((ok  |FAIL|skip) gpu\/|#|     |[0-9]+ passed)/    &/p' "$out/report.txt"
+        echo
+        cat "$out/table.md" 2> /dev/null
+    } > "$out/issue.md"
     rm -rf "$work"
     [ $failed = 0 ] && exit 0
     exit 1
@@ -194,7 +200,9 @@ objects_of() {
     suite) echo kernels.o test.o cpu.o ;;
     suite_fast) echo kernels_fast.o test.o cpu.o ;;
     suite_per_thread) echo kernels_per_thread.o test_per_thread.o cpu.o ;;
-    probe) echo probe.o ;;
+    any_cuda) echo kernels.o any_cuda.o cpu.o ;;
+    any_cpu) echo any_cpu.o cpu.o ;;
+    probe | any_differs) echo "$1.o" ;;
     *) echo kernels.o "$1.o" ;;
     esac
 }
@@ -204,6 +212,9 @@ compile() { # compile OBJECT
     cpu.o) begin cpu.o 60 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c"; return ;;
     kernels*) source='-DAMPI_GRIDS amp_kernels.cu' ;;
     test*) source='-x cu tests/unit/test_cuda.cpp' ;;
+    any_cuda.o) source=tests/gpu/any_cuda.cu ;;
+    any_cpu.o) source='-DANY_CPU -x c++ tests/gpu/any_cuda.cu' ;;
+    any_differs.o) source='-x c++ tests/gpu/any_differs.c' ;;
     bench*) source=tests/bench/${1%.o}.cu ;;
     probe.o) source=$work/probe.cu ;;
     esac
@@ -347,12 +358,13 @@ int main() {
     return error != cudaSuccess;
 }
 END
-sources=$(cat amp.h amp_kernels.cu tests/support/*.h tests/unit/test_cuda.cpp tests/bench/*.cu tests/bench/gpu.h \
+any='any_cuda any_cpu any_differs'
+sources=$(cat amp.h amp_kernels.cu tests/gpu/any_* tests/support/*.h tests/unit/test_cuda.cpp tests/bench/*.cu tests/bench/gpu.h \
     examples/*.cu examples/*.h examples/*/*.cu* examples/*/*.h | cksum)
 carried=${CARRIED:-build/gpu}
 if [ $phase = carry ]; then
     carried=$work/none
-    build probe suite suite_fast suite_per_thread bench_cuda bench_mlp $examples
+    build probe $any suite suite_fast suite_per_thread bench_cuda bench_mlp $examples
     rm -f "$work"/*.took "$work"/*.log "$work"/*.c "$work"/*.cu
     cp "$work"/* "$out" && echo "$sources $ARCH $cuda" > "$out/of"
     say "# $(du -sm "$out" | cut -f 1) MB, of which a machine may take 64 with the sources"
@@ -377,7 +389,9 @@ programs() {
 
 case $phase in
 1)
-    programs suite bench_cuda
+    programs $any suite bench_cuda
+    built any_cuda any && stage any 30 sh -c '"$0/any_cpu" "$0/cpu" && "$0/any_cuda" "$0/gpu"
+        "$0/any_differs" "$0/cpu" "$0/gpu"' "$work" && say "# $(tail -n 1 "$work/log")"
     built suite suite-quick && stage suite-quick 60 "$work/suite" --quick
     built bench_cuda bench && stage bench 75 "$work/bench_cuda"
     torch torch 110 tests/bench/torch_step.py
