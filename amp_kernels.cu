@@ -21,7 +21,7 @@
 
    What a step costs, AdamW, fp16 gradients and copies (counted in the emulator or read in SASS):
 
-       launches for 1 to 10,000 tensors   2; 3 if ranks agree; 4 with own; 5 to 9 with few rows
+       launches for 1 to 10,000 tensors   2; 3 if ranks agree; 4 with own; 6 to 9 with few rows
        host synchronisations              0
        registers, spills                  at most 64, in other storage 80; none (13.0: make cuda)
        instructions                       B 191 to 212 for 4 elements, A 5.8 to 6.5 for one
@@ -1032,24 +1032,6 @@ AMPI_KERNEL(4) ampi_count_kernel(amp_plan plan) {
     }
 }
 
-/* In tables of so many tiles each block counts all entries, which is faster than a launch. */
-enum { AMPI_FEW_TILES = 4 };
-AMPI_DEVICE void ampi_count_all(const ampi_sparse *s, const ampi_tile &t, uint32_t given,
-                                uint32_t *next, uint32_t *total) {
-    for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) next[d] = total[d] = 0;
-    __syncthreads();
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < given; i += blockDim.x) {
-        const uint32_t digit = ampi_row(s, i) & 255u;
-        atomicAdd(&total[digit], 1u);
-        if (i < t.first) atomicAdd(&next[digit], 1u);
-    }
-    __syncthreads();
-    for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x)
-        for (unsigned k = 0; k < d; k++) next[d] += total[k];
-    __syncthreads();
-}
-
 /* After sorting: how many rows begin before each AMPI_SEGMENT entries? And what A has to know. */
 AMPI_DEVICE void ampi_count_rows(const amp_plan *plan, ampi_sparse *s, const uint32_t *keys,
                                  uint32_t *total) {
@@ -1122,7 +1104,7 @@ AMPI_DEVICE void ampi_scatter_tile(const ampi_sparse *s, const ampi_tile &t, uin
 }
 
 /* Counts are cleared after they have been read. */
-AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass, bool counted) {
+AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass) {
     __shared__ ampi_scatter_room room;
     for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
         ampi_sparse     *s     = ampi_sparse_at(&plan, tile);
@@ -1137,10 +1119,8 @@ AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass, bool counted) {
         }
         for (uint32_t i = t.first + threadIdx.x; pass == 0 && i < t.behind; i += blockDim.x)
             if (s->rows[i] >= s->table) atomicMax(&s->early, s->most + 1u - i); /* a bad row */
-        if (!counted) ampi_count_all(s, t, given, room.next, room.found[0]);
         for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
             for (unsigned w = 0; w < blockDim.x / 32; w++) room.found[w][d] = 0;
-            if (!counted) continue;
             room.next[d] = counts[d];
             counts[d]    = 0;
         }
@@ -1505,6 +1485,8 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
     }
     if (!ROWS) ampi_end_update(plan);
 }
+
+#ifndef AMPI_NO_STORAGE /* only tests define it */
 
 /* B where not all arrays are fp32. A thread has N elements of a group of 32, so that 32 / N lanes
    agree on the group's largest magnitude. N is four if arrays are aligned for it, with formats
@@ -1962,6 +1944,11 @@ static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtyp
                        *master, src, n);
 }
 
+#else
+#define ampi_coded_kernel ampi_update_kernel
+#define ampi_split_kernel ampi_decide_kernel
+#define ampi_cuda_split   NULL
+#endif /* AMPI_NO_STORAGE */
 
 /* The jobs around an optimizer of the user's own. OWN: only for own slots, which have the last
    chunks. (The scale is published here, and B does not publish it again.) */
@@ -2255,13 +2242,10 @@ static ampi_grid ampi_grid_of_rows(const amp_backend *self, const amp_plan *plan
 
 /* Everything before A, for gradients of few rows. */
 static amp_result ampi_cuda_sum_rows(const amp_backend *self, const amp_plan *plan) {
-    const ampi_grid tiles   = ampi_grid_of(self, plan->num_tiles, 256);
-    bool            counted = false;
-    for (size_t k = 0; k < plan->num_sparse; k++)
-        if (plan->host_sparse[k].num_tiles > AMPI_FEW_TILES) counted = true;
-    if (counted) AMPI_TRY(ampi_launch(tiles, ampi_count_kernel, *plan));
+    const ampi_grid tiles = ampi_grid_of(self, plan->num_tiles, 256);
+    AMPI_TRY(ampi_launch(tiles, ampi_count_kernel, *plan));
     for (uint32_t pass = 0; pass < plan->passes; pass++)
-        AMPI_TRY(ampi_launch(tiles, ampi_scatter_kernel, *plan, pass, counted || pass));
+        AMPI_TRY(ampi_launch(tiles, ampi_scatter_kernel, *plan, pass));
     return ampi_launch(ampi_grid_of_rows(self, plan), ampi_sum_rows_kernel, *plan);
 }
 
