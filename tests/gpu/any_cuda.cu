@@ -1,18 +1,19 @@
-/* any_cuda.cu - amp_kernels.cu beside the CPU on whatever runs CUDA: a GPU, the emulator, a simulator
+/* any_cuda.cu - amp_kernels.cu beside the CPU, on a GPU, the emulator, a simulator
 
    It needs the least that there is: cudaMalloc, cudaMemset, cudaMemcpy, and launches, all on the
    default stream. No cuBLAS, graph, capture, event, or second stream. A fixed list of cases, by
    name, writes every number that it makes to a file. The same program without CUDA (ANY_CPU)
    writes the CPU's; cmp decides, and any_differs.c names the first number that differs.
 
-       nvcc -O2 -std=c++14 -arch=native -I. tests/gpu/any_cuda.cu amp_kernels.cu any_amp.o \
-           -lcublas -lcublasLt -o any_cuda                    any_amp.o: amp.h's implementation
-       c++ -std=c++14 -I. -DANY_CPU -x c++ tests/gpu/any_cuda.cu -x none any_amp.o -o any_cpu
-       ./any_cuda gpu && ./any_cpu cpu && cmp gpu cpu
+       nvcc -O2 -std=c++14 -arch=native -I. tests/gpu/any_cuda.cu amp_kernels.cu \
+           -lcublas -lcublasLt -o any_cuda
+       c++ -O2 -std=c++14 -I. -DANY_CPU -x c++ tests/gpu/any_cuda.cu -o any_cpu
+       ./any_cuda gpu && ./any_cpu cpu && cmp cpu gpu
 
    usage: any_cuda FILE [CASE...]    or any_cuda --list. With AMPI_NO_STORAGE, as amp_kernels.cu may
    be compiled for tests, there are no cases of storage. A call that fails ends it with status 2. */
 
+#define AMP_IMPLEMENTATION
 #include "amp.h"
 
 #ifndef ANY_CPU
@@ -24,13 +25,14 @@
 #include <vector>
 
 static const char *name = "none"; /* of the case */
+static int         step;
 static FILE       *out;
 static unsigned long long written;
 
 #define MUST(call) must((int)(call), #call, __LINE__)
 static void must(int error, const char *call, int line) {
     if (error == 0) return;
-    fprintf(stderr, "any_cuda: %s: line %d: %s is %d\n", name, line, call, error);
+    fprintf(stderr, "any_cuda: %s step %d: line %d: %s is %d\n", name, step, line, call, error);
     exit(2);
 }
 
@@ -97,7 +99,7 @@ static void scale_loss(void *x, amp_dtype type, size_t n, const float *scale) {
 #endif
 }
 
-/* Somebody's optimizer, which looks at the gate. An eighth is exact, so that there is one rounding. */
+/* Somebody's optimizer, which looks at the gate. Rounded once, since an eighth is exact. */
 static __global__ void own_kernel(const amp_gate *gate, float *w, const float *g, size_t n) {
 #ifdef ANY_CPU
     const size_t first = 0, apart = 1;
@@ -151,20 +153,19 @@ static void write(const void *p, size_t bytes) {
     if (fwrite(p, 1, bytes, out) != bytes) MUST(2);
     written += bytes;
 }
-/* A line, "CASE WHAT: SIZE x N", and N numbers of SIZE bytes, from host memory. */
-static void tell(const char *what, unsigned size, const void *p, size_t n) {
+/* A line, "CASE step STEP WHAT I: SIZE x N", and N numbers of SIZE bytes; or those in the backend's
+   memory. */
+static void tell(const char *what, int i, unsigned size, const void *p, size_t n) {
     char      line[160];
-    const int length = snprintf(line, sizeof line, "%s %s: %u x %llu\n", name, what, size,
-                                (unsigned long long)n);
+    const int length = snprintf(line, sizeof line, "%s step %d %s %d: %u x %llu\n", name, step,
+                                what, i, size, (unsigned long long)n);
     write(line, (size_t)length);
     write(p, n * size);
 }
-static void tell_of(const char *what, int step, int i, unsigned size, const void *p, size_t n) {
+static void tell_from(const char *what, int i, unsigned size, const void *p, size_t n) {
     std::vector<char> copy(n * size + 1);
-    char              text[80];
-    snprintf(text, sizeof text, "step %d %s %d", step, what, i);
     get(copy.data(), p, n * size);
-    tell(text, size, copy.data(), n);
+    tell(what, i, size, copy.data(), n);
 }
 
 /* ------------------------------------------------------------------------------------ steps */
@@ -327,8 +328,8 @@ static void begin(training *r) {
     d.zero_grad              = r->has(ZEROED);
     d.unscale_in_place       = r->has(IN_PLACE);
     d.seed                   = 42;
-    d.scaler.init_scale      = r->has(VAST) ? 0.5f : r->of.preset == AMP_PRESET_NONE ? 1.0f : 1024.0f;
-    d.scaler.growth_interval = r->of.preset == AMP_PRESET_STATIC || r->of.preset == AMP_PRESET_NONE ? 0 : 2;
+    d.scaler.init_scale      = r->has(VAST) ? 0.5f : 1024.0f;
+    d.scaler.growth_interval = r->of.preset == AMP_PRESET_STATIC ? 0 : 2;
     d.scaler.disabled        = r->has(DISABLED);
     d.scaler.preset          = r->of.preset;
     d.shared_scaler          = r->shared;
@@ -346,7 +347,7 @@ static void begin(training *r) {
 }
 
 /* Of few rows: which ones, some of them twice; every third step none. */
-static void new_rows(training *r, tensor *x, int step) {
+static void new_rows(training *r, tensor *x) {
     std::vector<uint32_t> rows(x->few.max_rows);
     const uint32_t        all = (uint32_t)(x->n / x->few.row_length);
     uint32_t              count = step % 3 == 2 ? 0 : (uint32_t)rows.size() - (step % 2 ? 0 : 13);
@@ -356,25 +357,27 @@ static void new_rows(training *r, tensor *x, int step) {
     put(x->num_rows.at, &count, 4);
 }
 
-static void new_gradients(training *r, int step) {
+/* With a disabled scaler all is finite: a NaN that a step computes has any sign. */
+static void new_gradients(training *r) {
+    const int now = r->has(DISABLED) ? 0 : step;
     for (size_t i = 0; i < r->tensors.size(); i++) {
         tensor           &x    = r->tensors[i];
         const amp_dtype   type = x.grad_type;
         std::vector<char> g(4 * x.given + 4);
         fill(g.data(), type, x.given);
-        const bool        spoils = !r->has(DISABLED); /* a NaN that is computed has any sign */
-        if (spoils && step == 2 && i == 1) store(g.data(), type, x.given / 2, infinity_of(type));
-        if (spoils && step == 4 && i == 2) store(g.data(), type, x.given / 3, infinity_of(type) | 0x80710000u);
-        for (size_t k = 0; step == 5 && k < x.given; k++) /* nearly nothing: not clipped */
-            store(g.data(), type, k, k % 91 == 3 ? infinity_of(type) / 2 : 0);
-        for (size_t k = 0; r->has(VAST) && step < 2 && k < x.given; k += 5)
-            store(g.data(), type, k, infinity_of(type) - 0x02000000u);
-        for (size_t k = 0; r->has(TINY) && step < 2 && k < x.given; k++)
+        const uint32_t inf = infinity_of(type), nan = inf | 0x80710000u;
+        if (now == 2 && i == 1) store(g.data(), type, x.given / 2, inf);
+        if (now == 4 && i == 2) store(g.data(), type, x.given / 3, nan);
+        for (size_t k = 0; now == 5 && k < x.given; k++) /* nearly nothing: not clipped */
+            store(g.data(), type, k, k % 91 == 3 ? inf / 2 : 0);
+        for (size_t k = 0; r->has(VAST) && now < 2 && k < x.given; k += 5)
+            store(g.data(), type, k, inf - 0x02000000u);
+        for (size_t k = 0; r->has(TINY) && now < 2 && k < x.given; k++)
             store(g.data(), type, k, k % 3 ? 0x00010000u * (uint32_t)(k % 7) : 0);
-        for (size_t k = 0; r->has(SPOILT) && step == 1 && k < x.given; k++)
-            store(g.data(), type, k, infinity_of(type) | 0x00010000u * (uint32_t)(k % 50));
+        for (size_t k = 0; r->has(SPOILT) && now == 1 && k < x.given; k++)
+            store(g.data(), type, k, inf | 0x00010000u * (uint32_t)(k % 50));
         put(x.grad.at, g.data(), size_of(type) * x.given);
-        if (x.few.max_rows) new_rows(r, &x, step);
+        if (x.few.max_rows) new_rows(r, &x);
     }
 }
 
@@ -396,7 +399,7 @@ static void save(training *r) {
 }
 
 /* What comes before a step in some cases. */
-static void between(training *r, int step) {
+static void between(training *r) {
     tensor *x = &r->tensors[1];
     if (r->has(REBOUND) && step == 3) {
         x->grad.make(size_of(x->grad_type) * x->given, 32);
@@ -451,7 +454,7 @@ static void own_tensors(training *r) {
                      amp_optimizer_grad(&r->opt, i), r->tensors[(size_t)i].n);
 }
 
-static void one_step(training *r, int step) {
+static void one_step(training *r) {
     const float lr = 0.01f;
     amp_optimizer *opt = &r->opt;
     if (r->has(BY_POINTER)) {
@@ -474,63 +477,66 @@ static void one_step(training *r, int step) {
     if (r->shared) update(r->shared);
 }
 
-#define NUMBER(of, member) (snprintf(text, sizeof text, "step %d " #member, step), \
-                            tell(text, sizeof (of).member, &(of).member, 1))
-
-static void tell_step(training *r, int step) {
-    char       text[80];
-    amp_status s;
-    MUST(amp_optimizer_status(&r->opt, &s));
-    NUMBER(s, norm), NUMBER(s, clip_factor), NUMBER(s, loss_scale), NUMBER(s, did_step);
-    NUMBER(s, found_inf), NUMBER(s, stuck), NUMBER(s, steps), NUMBER(s, skipped);
-    NUMBER(s, skipped_in_a_row), NUMBER(s, missed_updates);
-    tell_of("gate", step, 0, 4, amp_optimizer_gate(&r->opt), sizeof(amp_gate) / 4);
-    tell_of("scaler", step, 0, 4, amp_optimizer_scaler(&r->opt), sizeof(amp_scaler) / 4);
+static void tell_report(training *r) {
+    const size_t      behind = offsetof(amp_tensor_report, overflows);
+    amp_report        report;
+    amp_iteration     history[AMP_HISTORY];
+    amp_tensor_report of;
+    size_t            count = AMP_HISTORY;
+    memset(&report, 0, sizeof report); /* also what lies between members */
+    memset(history, 0, sizeof history);
+    memset(&of, 0, sizeof of);
+    MUST(amp_optimizer_report(&r->opt, &report));
+    tell("report", 0, 4, &report, sizeof report / 4);
+    MUST(amp_optimizer_history(&r->opt, history, &count));
+    tell("history", 0, 4, history, count * sizeof *history / 4);
     for (int i = 0; i < (int)r->tensors.size(); i++) {
-        const tensor  &x = r->tensors[(size_t)i];
-        amp_grad_stats g;
-        const void    *master = amp_optimizer_master(&r->opt, i), *model = amp_optimizer_model(&r->opt, i);
-        const bool     wide   = model == master || r->has(WIDE) || r->of.copy == AMP_F32;
-        if (!x.t.grad) continue;
-        MUST(amp_optimizer_stats(&r->opt, i, &g));
-        NUMBER(g, nonfinite), NUMBER(g, nan), NUMBER(g, first_nonfinite), NUMBER(g, zeros);
-        NUMBER(g, max_finite), NUMBER(g, bad_row);
-        if (master) tell_of("master", step, i, 4, master, x.n);
-        if (model != master) tell_of("model", step, i, wide ? 4 : 2, model, x.n);
-        if (r->has(ZEROED | IN_PLACE))
-            tell_of("grad", step, i, (unsigned)size_of(x.grad_type), x.grad.at, x.given);
+        MUST(amp_optimizer_report_tensor(&r->opt, i, &of));
+        tell("report of tensor", i, 8, &of.overflows, (sizeof of - behind) / 8);
     }
 }
 
-static void tell_report(training *r) {
-    amp_report           report;
-    amp_iteration        history[AMP_HISTORY];
-    amp_tensor_report    of;
-    size_t               count = AMP_HISTORY;
-    memset(&report, 0, sizeof report), memset(&of, 0, sizeof of), memset(history, 0, sizeof history);
-    MUST(amp_optimizer_report(&r->opt, &report));
-    tell("report", 4, &report, sizeof report / 4);
-    MUST(amp_optimizer_history(&r->opt, history, &count));
-    tell("history", 4, history, count * sizeof *history / 4);
+#define NUMBER(of, member, i) tell(#member, i, sizeof (of).member, &(of).member, 1)
+
+static void tell_step(training *r) {
+    amp_status s;
+    if (r->has(REPORTED)) tell_report(r);
+    MUST(amp_optimizer_status(&r->opt, &s));
+    NUMBER(s, norm, 0), NUMBER(s, clip_factor, 0), NUMBER(s, loss_scale, 0), NUMBER(s, did_step, 0);
+    NUMBER(s, found_inf, 0), NUMBER(s, stuck, 0), NUMBER(s, steps, 0), NUMBER(s, skipped, 0);
+    NUMBER(s, skipped_in_a_row, 0), NUMBER(s, missed_updates, 0);
+    tell_from("gate", 0, 4, amp_optimizer_gate(&r->opt), sizeof(amp_gate) / 4);
+    tell_from("scaler", 0, 4, amp_optimizer_scaler(&r->opt), sizeof(amp_scaler) / 4);
     for (int i = 0; i < (int)r->tensors.size(); i++) {
-        MUST(amp_optimizer_report_tensor(&r->opt, i, &of));
-        tell("report of a tensor", 8, &of.overflows, (sizeof of - offsetof(amp_tensor_report, overflows)) / 8);
+        const tensor  &x = r->tensors[(size_t)i];
+        amp_grad_stats g;
+        const void    *master = amp_optimizer_master(&r->opt, i);
+        const void    *model  = amp_optimizer_model(&r->opt, i);
+        const bool     wide   = r->has(WIDE) || r->of.copy == AMP_F32;
+        if (!x.t.grad) continue;
+        MUST(amp_optimizer_stats(&r->opt, i, &g));
+        NUMBER(g, nonfinite, i), NUMBER(g, nan, i), NUMBER(g, first_nonfinite, i);
+        NUMBER(g, zeros, i), NUMBER(g, max_finite, i), NUMBER(g, bad_row, i);
+        if (master) tell_from("master", i, 4, master, x.n);
+        if (model != master) tell_from("model", i, wide ? 4 : 2, model, x.n);
+        if (r->has(ZEROED | IN_PLACE))
+            tell_from("grad", i, (unsigned)size_of(x.grad_type), x.grad.at, x.given);
     }
 }
 
 static void end(training *r) {
-    if (r->has(REPORTED)) tell_report(r);
+    const bool v = r->of.kind == AMP_KIND_ADAMW;
+    const bool m = r->of.kind != AMP_KIND_OWN && !r->has(PLAIN_SGD);
     for (int i = 0; i < (int)r->tensors.size(); i++) {
-        const bool         m = r->of.kind != AMP_KIND_OWN && !r->has(PLAIN_SGD), v = r->of.kind == AMP_KIND_ADAMW;
         const tensor      &x = r->tensors[(size_t)i];
         std::vector<float> first(x.n + 1), second(x.n + 1);
         if (!x.t.grad || x.t.own || !m) continue;
         MUST(amp_optimizer_moments(&r->opt, i, first.data(), v ? second.data() : NULL));
-        tell("first moments", 4, first.data(), x.n);
-        tell("second moments", 4, second.data(), x.n);
+        tell("first moments", i, 4, first.data(), x.n);
+        tell("second moments", i, 4, second.data(), x.n);
     }
     save(r);
-    tell("state", 1, saved.data(), saved.size());
+    tell("state", 0, 1, saved.data(), saved.size());
     amp_optimizer_free(&r->opt);
     for (tensor &x : r->tensors) /* what rebind replaced stays */
         for (array *a : {&x.weight, &x.grad, &x.model, &x.rows, &x.num_rows})
@@ -550,11 +556,11 @@ static void steps(const test &t) {
     }
     add_tensors(&r);
     begin(&r);
-    for (int step = 0; step < (r.has(LARGE) ? 2 : 6); step++) {
-        between(&r, step);
-        new_gradients(&r, step);
-        one_step(&r, step);
-        tell_step(&r, step);
+    for (step = 0; step < (r.has(LARGE) ? 2 : 6); step++) {
+        between(&r);
+        new_gradients(&r);
+        one_step(&r);
+        tell_step(&r);
     }
     end(&r);
     if (r.shared) release(r.shared);
@@ -577,23 +583,23 @@ static void casts(const test &t) {
             put(src.at, x.data(), size_of(t.grad) * n);
             if (t.flags & IN_PLACE) dst.at = src.at;
             cast(dst.at, t.copy, src.at, t.grad, n);
-            tell_of("cast", (int)n, (int)offset, (unsigned)size_of(t.copy), dst.at, n);
+            step = (int)n;
+            tell_from("cast", (int)offset, (unsigned)size_of(t.copy), dst.at, n);
             release(src.begin), release(dst.begin);
         }
 }
 
-/* All 65536 patterns of a 16-bit type, and as many of fp32 around where they are rounded. */
+/* All 65536 patterns of a 16-bit type, or as many of fp32 around where bf16 rounds. */
 static void patterns(const test &t) {
     const size_t      n = 65536;
     std::vector<char> x(4 * n);
     array             src, dst;
-    for (size_t i = 0; i < n; i++)
-        store(x.data(), t.grad, i, t.grad == AMP_F32 ? (uint32_t)i << 16 | (i % 3 ? next_random() & 0xffffu : 0x8000u)
-                                                     : (uint32_t)i << 16);
+    for (uint32_t i = 0; i < n; i++)
+        store(x.data(), t.grad, i, i << 16 | (i % 3 ? next_random() & 0xffffu : 0x8000u));
     src.make(4 * n, 0), dst.make(4 * n, 0);
     put(src.at, x.data(), size_of(t.grad) * n);
     cast(dst.at, t.copy, src.at, t.grad, n);
-    tell_of("cast", 0, 0, (unsigned)size_of(t.copy), dst.at, n);
+    tell_from("cast", 0, (unsigned)size_of(t.copy), dst.at, n);
     release(src.begin), release(dst.begin);
 }
 
@@ -603,25 +609,27 @@ static void scaler(const test &t) {
     amp_scaler_desc d;
     amp_scaler      s, *on = (amp_scaler *)allocate(sizeof s);
     memset(&d, 0, sizeof d);
-    d.growth_interval = t.preset == AMP_PRESET_STATIC || t.preset == AMP_PRESET_NONE ? 0 : 2;
+    if (t.preset != AMP_PRESET_STATIC && t.preset != AMP_PRESET_NONE) d.growth_interval = 2;
     d.disabled        = (t.flags & DISABLED) != 0;
     d.preset          = t.preset;
     MUST(amp_scaler_init(&s, &d));
     put(on, &s, sizeof s);
-    for (int step = 0; step < 40; step++) {
+    for (step = 0; step < 40; step++) {
         array             src, dst;
         std::vector<char> x(4 * n);
         const size_t      count = step % 5 == 4 ? 0 : n - (size_t)step;
         fill(x.data(), t.grad, count);
-        if (step % 4 == 1 || step > 30) store(x.data(), t.grad, count / 2, infinity_of(t.grad) | 0x00770000u);
+        if (step % 4 == 1 || step > 30)
+            store(x.data(), t.grad, count / 2, infinity_of(t.grad) | 0x00770000u);
         src.make(4 * n, (size_t)(step % 3) * size_of(t.grad));
         dst.make(4 * n, 4);
         put(src.at, x.data(), size_of(t.grad) * count);
-        unscale(on, t.flags & OPEN ? NULL : t.flags & IN_PLACE ? src.at : dst.at, src.at, t.grad, count);
-        if (t.flags & IN_PLACE) tell_of("in place", step, 0, (unsigned)size_of(t.grad), src.at, count);
-        else tell_of("unscaled", step, 0, 4, dst.at, count);
+        char *const to = t.flags & OPEN ? NULL : t.flags & IN_PLACE ? src.at : dst.at;
+        unscale(on, to, src.at, t.grad, count);
+        const unsigned size = to == src.at ? (unsigned)size_of(t.grad) : 4;
+        if (to) tell_from("unscaled", 0, size, to, count);
         update(on);
-        tell_of("scaler", step, 0, 4, on, sizeof s / 4);
+        tell_from("scaler", 0, 4, on, sizeof s / 4);
         release(src.begin), release(dst.begin);
     }
     release(on);
@@ -640,7 +648,7 @@ static void loss(const test &t) {
         x.make(4 * n, offset * size_of(t.grad));
         put(x.at, values.data(), size_of(t.grad) * n);
         scale_loss(x.at, t.grad, n, on);
-        tell_of("scaled", 0, (int)offset, (unsigned)size_of(t.grad), x.at, n);
+        tell_from("scaled", (int)offset, (unsigned)size_of(t.grad), x.at, n);
         release(x.begin);
     }
     release(on);
@@ -685,7 +693,8 @@ static const test tests[] = {
     STEPS("adamw_asked", ADAMW, F16, ASKED), STEPS("adamw_resumed", ADAMW, F16, RESUMED),
     STEPS("adamw_shared", ADAMW, F16, SHARED), STEPS("adamw_handed", ADAMW, F16, HANDED),
     STEPS("adamw_reported", ADAMW, F16, REPORTED | MIXED),
-    STEPS("adamw_reduced", ADAMW, F16, REDUCED), STEPS("lion_reduced", LION, BF16, REDUCED | REPORTED),
+    STEPS("adamw_reduced", ADAMW, F16, REDUCED),
+    STEPS("lion_reduced", LION, BF16, REDUCED | REPORTED),
     STEPS("sgd_nesterov", SGD, F16, NESTEROV), STEPS("sgd_plain", SGD, BF16, PLAIN_SGD | ZEROED),
     STEPS("sgd_many", SGD, BF16, MANY | REPORTED),
     PRESET("static", STATIC), PRESET("torch", TORCH), PRESET("megatron", MEGATRON),
@@ -696,13 +705,16 @@ static const test tests[] = {
     STEPS("rows_f16", ADAMW, F16, ROWS), STEPS("rows_sgd", SGD, F16, ROWS | PLAIN_SGD),
     STEPS("rows_bf16", LION, BF16, ROWS | ZEROED),
     STEPS("rows_f32", ADAMW, F32, ROWS | MIXED | BY_BYTES),
-    STEPS("rows_many", ADAMW, F16, MANY_ROWS), STEPS("rows_bad", ADAMW, BF16, ROWS | BAD_ROW | REPORTED),
+    STEPS("rows_many", ADAMW, F16, MANY_ROWS),
+    STEPS("rows_bad", ADAMW, BF16, ROWS | BAD_ROW | REPORTED),
 #ifndef AMPI_NO_STORAGE
     AMP_STORAGE_LIST(STORED_ROW)
     STORED("sgd_split", SGD, ZEROED, ROW_SPLIT_F32), STORED("sgd_8bit", SGD, MIXED, ROW_F32_8BIT),
-    STORED("lion_sr", LION, ZEROED | MIXED, ROW_SR_BF16), STORED("lion_split", LION, 0, ROW_SPLIT_8BIT),
+    STORED("lion_sr", LION, ZEROED | MIXED, ROW_SR_BF16),
+    STORED("lion_split", LION, 0, ROW_SPLIT_8BIT),
     STORED("split_by_bytes", ADAMW, BY_BYTES | MIXED, ROW_SPLIT_8BIT),
-    STORED("split_rows", ADAMW, ROWS, ROW_SPLIT_BF16), STORED("split_many", LION, MANY, ROW_SPLIT_F32),
+    STORED("split_rows", ADAMW, ROWS, ROW_SPLIT_BF16),
+    STORED("split_many", LION, MANY, ROW_SPLIT_F32),
     STORED("split_refreshed", ADAMW, REFRESHED, ROW_SPLIT_BF16),
     STORED("sr_resumed", ADAMW, RESUMED, ROW_SR_8BIT),
     STORED("split_reported", ADAMW, REPORTED, ROW_SPLIT_8BIT),
@@ -711,11 +723,13 @@ static const test tests[] = {
     CAST("f32_f16", casts, F32, F16, 0), CAST("f32_bf16", casts, F32, BF16, 0),
     CAST("f16_f32", casts, F16, F32, 0), CAST("bf16_f32", casts, BF16, F32, 0),
     CAST("f16_bf16", casts, F16, BF16, 0), CAST("bf16_f16", casts, BF16, F16, 0),
-    CAST("f16_in_place", casts, F16, BF16, IN_PLACE), CAST("bf16_in_place", casts, BF16, F16, IN_PLACE),
+    CAST("f16_in_place", casts, F16, BF16, IN_PLACE),
+    CAST("bf16_in_place", casts, BF16, F16, IN_PLACE),
     CAST("all_f16", patterns, F16, F32, 0), CAST("all_bf16", patterns, BF16, F16, 0),
     CAST("edges_f16", patterns, F32, F16, 0), CAST("edges_bf16", patterns, F32, BF16, 0),
-    SCALER("f16", F16, 0, DEFAULT), SCALER("bf16", BF16, 0, DEFAULT), SCALER("f32", F32, 0, DEFAULT),
-    SCALER("f32_in_place", F32, IN_PLACE, DEFAULT), SCALER("bf16_in_place", BF16, IN_PLACE, DEFAULT),
+    SCALER("f16", F16, 0, DEFAULT), SCALER("bf16", BF16, 0, DEFAULT),
+    SCALER("f32", F32, 0, DEFAULT), SCALER("f32_in_place", F32, IN_PLACE, DEFAULT),
+    SCALER("bf16_in_place", BF16, IN_PLACE, DEFAULT),
     SCALER("checked", F16, OPEN, DEFAULT), SCALER("disabled", F16, DISABLED, DEFAULT),
     SCALER("static", F16, OPEN, STATIC), SCALER("none", BF16, OPEN, NONE),
     SCALER("torch", F16, OPEN, TORCH), SCALER("apex", F16, OPEN, APEX),
@@ -744,6 +758,7 @@ int main(int argc, char **argv) {
         for (int k = 2; k < argc; k++) wanted = wanted || strcmp(argv[k], t.name) == 0;
         if (!wanted) continue;
         name  = t.name;
+        step  = 0;
         state = 1;
         for (const char *c = name; *c; c++) state = state * 31u + (unsigned char)*c;
         t.run(t);

@@ -26,9 +26,10 @@ static int next(FILE *f, const char *file, record *r) {
     r->bytes = NULL;
     if (!fgets(line, sizeof line, f)) return 0;
     behind = strrchr(line, ':');
-    if (!behind || sscanf(behind, ": %u x %llu", &r->size, &r->n) != 2) fail(file, "is no such file");
+    if (!behind || behind - line >= (long)sizeof r->what ||
+        sscanf(behind, ": %u x %llu", &r->size, &r->n) != 2 || sscanf(line, "%159s", r->name) != 1)
+        fail(file, "is not any_cuda's");
     *behind = '\0';
-    if (strlen(line) >= sizeof r->what || sscanf(line, "%159s", r->name) != 1) fail(file, "is no such file");
     strcpy(r->what, line);
     size     = r->size * (size_t)r->n;
     r->bytes = (unsigned char *)malloc(size + 1);

@@ -212,8 +212,8 @@ compile() { # compile OBJECT
     cpu.o) begin cpu.o 60 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c"; return ;;
     kernels*) source='-DAMPI_GRIDS amp_kernels.cu' ;;
     test*) source='-x cu tests/unit/test_cuda.cpp' ;;
-    any_cuda.o) source=tests/gpu/any_cuda.cu ;;
-    any_cpu.o) source='-DANY_CPU -x c++ tests/gpu/any_cuda.cu' ;;
+    any_cuda.o) source="$linked tests/gpu/any_cuda.cu" ;;
+    any_cpu.o) source="-DANY_CPU $linked -x c++ tests/gpu/any_cuda.cu" ;;
     any_differs.o) source='-x c++ tests/gpu/any_differs.c' ;;
     bench*) source=tests/bench/${1%.o}.cu ;;
     probe.o) source=$work/probe.cu ;;
@@ -331,7 +331,7 @@ for wheel in $(python3 -c 'import nvidia; print(*nvidia.__path__)' 2> /dev/null)
     homes="$homes $wheel/*"
 done
 homes="$homes /usr"
-making='' jobs=0
+making='' jobs=0 linked='-DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED' # with cpu.o
 libraries="$(library cublas) $(library cublasLt)" includes="$(header cublas_v2.h) $(header nccl.h)"
 examples=$(ls examples/*.cu examples/*/*.cu)
 nccl=$(library nccl) && header nccl.h > /dev/null || {

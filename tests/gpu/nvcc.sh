@@ -39,7 +39,7 @@ compile() {
     for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
     rm -rf "$dir/keep" "$dir/kernels.o"
     mkdir -p "$dir/keep"
-    programs=$(quick || ls examples/*.cu examples/*/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
+    programs=$(quick || ls examples/*.cu examples/*/*.cu tests/*/*.cu) libs='-lcublas -lcublasLt'
     echo '#include <nccl.h>' > "$dir/nccl.cu"
     if $nvcc -E "$dir/nccl.cu" > /dev/null 2>&1; then libs="$libs -lnccl"
     else

@@ -1173,36 +1173,6 @@ TEST(many_chunks, "law 7: more than 256 chunks: the sum over chunks goes round")
     }
 }
 
-TEST(presets, "law 7: all presets through 30 steps with overflows: the scale goes up and down") {
-    dice     r(7);
-    unsigned ups = 0, downs = 0;
-    for (int preset = 0; preset <= AMP_PRESET_MXNET; preset++)
-        for (unsigned i = 0; i < few(3 * NUM_KINDS * 4);) {
-            base                             = any_setup((int)(i % NUM_KINDS), r);
-            base.path                        = (int)(i / NUM_KINDS % 4);
-            base.steps                       = 30;
-            base.every                       = 1 + (int)r.below(6);
-            base.overflows                   = 3;
-            base.desc.scaler.preset          = (amp_preset)preset;
-            base.desc.scaler.init_scale      = 1024.0f;
-            base.desc.scaler.growth_interval = 1 + (int)r.below(3);
-            base.desc.scaler.disabled        = 0;
-            any_list(&base, 1 + (int)r.below(3), r);
-            for (int k = 0; k < base.count; k++) {
-                base.tensors[k].n    = 1 + r.below(300);
-                base.tensors[k].grad = 1;
-            }
-            if (!run(&base, r)) continue;
-            ups += last_scaler.growths > 0;
-            downs += last_scaler.backoffs > 0;
-            if (preset == AMP_PRESET_STATIC) CHECK_EQ_F32(last_scaler.scale, 1024.0f);
-            else CHECK(last_scaler.growths + last_scaler.backoffs > 0);
-            i++;
-        }
-    CHECK(ups > 10);
-    CHECK(downs > 10);
-}
-
 TEST(long_runs, "law 7: 300 steps with moments, loads from the other side, and replays in a row") {
     dice r(8);
     for (unsigned i = 0; i < few(40);) {
@@ -1310,31 +1280,6 @@ TEST(every_index, "law 1: a NaN at each index of 300 is found, and its index tol
             for (int i = 0; i < MOST; i++) bits[i] = not_finite(type, r), place[i] = (size_t)i;
             step_with(type, MOST, bits, place, MOST, r);
         }
-}
-
-TEST(skip_is_own, "law 4: found_inf that the user's kernel writes skips the step, as on the CPU") {
-    dice r(11);
-    for (unsigned i = 0; i < few(48); i++) {
-        twins *t = &pair;
-        base     = any_setup((int)(i % NUM_KINDS), r);
-        base.desc.scaler.init_scale = 0.0f;
-        any_list(&base, 2, r);
-        if (!start(t, &base, r)) continue;
-        for (int step = 0; step < 4; step++) {
-            new_gradients(t, false, r);
-            if (step % 2) {
-                const uint32_t any = 1u << r.below(32); /* never == 1 */
-                amp_optimizer_scaler(&t->opt[CPU])->found_inf = any;
-                launch(user_store, 1, 1, t->stream, &amp_optimizer_scaler(&t->opt[DEV])->found_inf,
-                       any);
-            }
-            step_on_cpu(t);
-            step_on_device(t);
-            compare(t);
-        }
-        finish(t);
-        runs++;
-    }
 }
 
 TEST(lr_by_kernel, "a kernel sets the learning rate through lr_ptr; a graph reads it") {
@@ -2540,43 +2485,6 @@ TEST(bf16_in_place, "law 5: what overflows only by being rounded to bf16 is foun
             same_buffer("bf16", &b, AMP_BF16, false);
             drop(&b);
         }
-}
-
-TEST(scale_loss, "amp_cuda_scale_loss: one product in fp32, rounded once to the type") {
-    dice r(23);
-    for (unsigned i = 0; i < few(400); i++) {
-        const amp_dtype type   = (amp_dtype)r.below(3);
-        const size_t    n      = sizes[i % COUNT_OF(sizes)], x = any_offset(type, r);
-        buffer          loss   = make_buffer(n * size_of(type) + 64, r);
-        const float     scales[] = {65536.0f, 1.0f, 3.7f, 1e-3f, 0.0f, 1e38f};
-        const float     scale  = r.of(scales);
-        float          *values = (float *)fresh(4 * n);
-        emulate(i % 3, (int)r.below(2));
-        fill(loss.host + x, type, n, (int)r.below(NUM_FINITE + 1), r);
-        upload(loss.device, loss.host, loss.size);
-        upload(&shared_device->scale, &scale, 4);
-        OK(amp_cast(values, AMP_F32, loss.host + x, type, n));
-        for (size_t k = 0; k < n; k++) {
-            volatile float product = values[k] * scale;
-            values[k] = product;
-        }
-        OK(amp_cast(loss.host + x, type, values, AMP_F32, n));
-        OK(amp_cuda_scale_loss(loss.device + x, type, n, &shared_device->scale, main_stream));
-        CUDA(cudaStreamSynchronize(main_stream));
-        /* compare the numbers, whose NaNs may differ, and what lies around them */
-        const unsigned char *back = (const unsigned char *)from_device(loss.device, loss.size);
-        const size_t bytes = n * size_of(type), behind = x + bytes;
-        const size_t bad = differ(loss.host, back, x, AMP_F32, false) +
-                           differ(loss.host + x, back + x, bytes, type, true) +
-                           differ(loss.host + behind, back + behind, loss.size - behind, AMP_F32,
-                                  false);
-        differing += bad;
-        CHECK_EQ_U64(bad, 0);
-        free(values);
-        drop(&loss);
-        runs++;
-    }
-    emulate(0, 0);
 }
 
 TEST(arguments, "wrong arguments are answered without touching the device") {
@@ -4179,12 +4087,10 @@ int main(int argc, char **argv) {
     RUN(moments_at_ends);
     RUN(large_masters);
     RUN(many_chunks);
-    RUN(presets);
     RUN(long_runs);
     RUN(reports);
     RUN(every_pattern);
     RUN(every_index);
-    RUN(skip_is_own);
     RUN(lr_by_kernel);
     RUN(shared_scaler);
     RUN(ranks);
@@ -4205,7 +4111,6 @@ int main(int argc, char **argv) {
     RUN(every_float);
     RUN(scaler_twins);
     RUN(bf16_in_place);
-    RUN(scale_loss);
     RUN(arguments);
     RUN(gemm);
     RUN(gemm_errors);
