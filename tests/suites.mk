@@ -75,7 +75,7 @@ TEST_SUITES := cuda-plain-1of2 $(QUARTERED:%=%-1of4) $(HALVED:%=%-1of2) vector_f
 LESS = $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
        aarch64/state s390x/gemm s390x/optimizer
-CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ranks gpt cnn ncf pages cuda-more bits-clang \
+CI_SUITES := arm compile-uses cuda-sanitize any_cuda model-neon_bf16 emu nvcc examples ranks gpt cnn ncf pages cuda-more bits-clang \
              cblas sgemm-plain ptx cuda-plain-2of2 cuda-races cuda-traffic examples_cuda fuzz model-pairs bits-cc \
              $(HALVED:%=%-2of2) $(foreach part,2of4 3of4 4of4,$(QUARTERED:%=%-$(part))) bits-others readme-others headers install self gpu_self \
              $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
@@ -143,7 +143,7 @@ $(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig \
 $(BUILD)/tests/vector_files.log: $(wildcard tests/vectors/* tests/vectors/state/*)
 $(BUILD)/tests/model_self.log: tests/unit/test_model.c $(SUPPORT)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
-$(BUILD)/tests/gpu_self.log: tests/gpu/gpu.sh tests/gpu/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
+$(BUILD)/tests/gpu_self.log: tests/gpu/gpu.sh tests/gpu/gpu_table.awk $(wildcard tests/gpu/any_*) $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
                            tests/unit/test_cuda.cpp $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/readme-%.log: tests/host/readme.sh README.md examples/README.md $(wildcard tests/bench/trainers.*) tests/lib.sh amp.h
 	@$(call SCRIPT,$< $(OUT) $*)
@@ -159,6 +159,7 @@ $(BUILD)/tests/cuda-races.log: $(KERNELS)races/kernels.o
 $(BUILD)/tests/cuda-traffic.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/ptx.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o tests/unit/test_cuda.cpp tests/gpu/client.sh \
                       $(wildcard tests/gpu/emu/*ptx*)
+$(BUILD)/tests/any_cuda.log: $(wildcard tests/gpu/any_*) $(wildcard tests/gpu/emu/*ptx*) $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/sgemm-plain.log: README.md $(KERNELS)plain/kernels.o $(wildcard examples/cublas/*_*.cu) tests/gpu/client.sh
 $(BUILD)/tests/sgemm-sanitize.log: $(KERNELS)sanitize/kernels.o
 
