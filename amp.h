@@ -2296,7 +2296,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     const float    inv       = ampi_inv_scale(s->scale);
     const double   norm      = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
     float          clip      = 1.0f, inv_scale;
-    uint32_t       bad       = asked != 0u, skips, taken;
+    uint32_t       bad       = asked != 0u, skips;
     amp_scaler     next;
     if (max_norm > 0.0) {
         const double factor = ampi_div64(max_norm, ampi_add64(norm, 1e-6));
@@ -2313,14 +2313,13 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     c->found_inf      = bad;
     c->gate.skip      = skips;
     if (plan->record) ampi_record_step(plan);
-    taken               = !skips;
-    c->did_step         = taken;
-    c->skipped          = skipped + !taken;
-    c->skipped_in_a_row = taken ? 0 : in_a_row + 1;
-    c->gate.step        = step + taken;
+    c->did_step         = !skips;
+    c->skipped          = skipped + skips;
+    c->skipped_in_a_row = skips ? in_a_row + 1 : 0;
+    c->gate.step        = step + !skips;
     c->moves            = !plan->shared;
     next                = *s;
-    if (taken) ampi_numbers(&c->rates, beta1, beta2, step + 1, plan->kind);
+    if (!skips) ampi_numbers(&c->rates, beta1, beta2, step + 1, plan->kind);
     if (!plan->shared) {
         s->found_inf   = 0u; /* what is written from here on is for the next step */
         next.found_inf = skips;

@@ -264,7 +264,7 @@ static amp_result meet(void *, double *sums, size_t num_sums, uint32_t *maxima, 
 }
 
 static const amp_ranks ranks = {0, 0, meet, NULL, 1};
-static const amp_report_desc every_second = {2, 0.0f, 0.0f};
+static const amp_report_desc every_second = {2};
 
 static void add_tensors(training *r) {
     static const size_t usual[] = {700, 16384 + 37, 133, 0, 1};
