@@ -602,15 +602,17 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    one (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
 
    The scaler is the file's, unless only one of file and desc has a scale that moves, or only one
-   is disabled: then it starts afresh, as desc says. After a load that changes the scale, read it
-   before the next step, or that is AMP_ERROR_BAD_STATE; not needed where both scales move. */
+   is disabled: then it starts afresh, as desc says (a shared one stays). After a load that changes
+   the scale, read it before the next step, or that is AMP_ERROR_BAD_STATE; not needed where both
+   scales move. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Save; load into a prepared optimizer with the same tensors (names, sizes, kind). Load reads and
    verifies all before it changes anything, in as much memory as was saved. Sums tell damaged
    bytes: _CORRUPT. _MISMATCH: desc.problem names the tensor, and what differs. _NEWER: a later
-   format, flag or preset. Neither call judges the value of a number. */
+   format, flag or preset. No number is judged, but those that address something: preset, counts,
+   and of a report's iterations skip and tensor. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
@@ -618,9 +620,11 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
    Saving writes path.new, flushes it and renames it: whenever the machine stops, path holds the
    old state or the new one, whole (POSIX, Windows), also where several programs save to one path:
    each has a file of its own (path.new, path.new1 ...), and the last to rename it wins. What a
-   killed save has left, the next one removes. On POSIX saving follows a symbolic link, keeps the
-   mode of a file, and refuses what is no file: _UNSUPPORTED. A path has less than 4080 bytes; on
-   Windows these are of the process's code page (fopen, MoveFileExA; UTF-8 if its manifest says). */
+   killed save has left, a later one removes (POSIX, where the file system has flock), so keep no
+   file under these names; on Windows one of two saves may be _WRITE. On POSIX saving follows a
+   symbolic link, keeps the mode of a file, and refuses what is no file: _UNSUPPORTED. A path has
+   less than 4080 bytes; on Windows these are of the process's code page (fopen, MoveFileExA;
+   UTF-8 if its manifest says). */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -2127,8 +2131,9 @@ AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
 typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
 enum { AMPI_WORDS = 5 }; /* that rank 0 sends to the others in a save */
 
-/* Has the program read the loss scale? It must, unless the scale is known to it. */
-enum ampi_asked { AMPI_SCALE_UNREAD, AMPI_SCALE_KNOWN, AMPI_SCALE_READ };
+/* Has the program read the loss scale? It must, unless the scale is known to it. A pointer to it
+   shows every later one, too. */
+enum ampi_asked { AMPI_SCALE_UNREAD, AMPI_SCALE_KNOWN, AMPI_SCALE_READ, AMPI_SCALE_POINTED };
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
@@ -4722,9 +4727,9 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
     return b->functions->copy_fn(b, nan, weight, ampi_min(n, 1) * sizeof *nan, AMPI_TO_HOST);
 }
 
-/* Is this scale one that a program need not read before a step? */
-static int ampi_scale_known(const amp_optimizer *opt, const amp_scaler *s) {
-    return opt->plan->shared || opt->ranks.whole || opt->ranks.count > 1 || s->scale == 1.0f;
+/* Need a program not read the scale before a step, whatever it is? */
+static int ampi_scale_is_elsewhere(const amp_optimizer *opt) {
+    return opt->plan->shared || opt->ranks.whole || opt->ranks.count > 1;
 }
 
 /* Copies the tables to where kernels read them. */
@@ -4744,7 +4749,8 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
     control.nesterov       = d->nesterov != 0;
     control.seed           = d->seed;
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
-    if (ampi_scale_known(opt, &control.scaler) || !ampi_is_zero(&d->scaler.init_scale))
+    if (ampi_scale_is_elsewhere(opt) || control.scaler.scale == 1.0f ||
+        !ampi_is_zero(&d->scaler.init_scale))
         plan->asked = AMPI_SCALE_KNOWN;
     AMPI_TRY(ampi_send(b, plan->slots, plan->host_slots, plan->num_slots * sizeof *plan->slots));
     AMPI_TRY(ampi_send(b, plan->sparse, plan->host_sparse,
@@ -5022,7 +5028,7 @@ AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
 
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt) {
     if (!opt || !opt->plan) return NULL;
-    opt->plan->asked = AMPI_SCALE_READ;
+    opt->plan->asked = AMPI_SCALE_POINTED;
     return opt->plan->scaler;
 }
 
@@ -5036,7 +5042,7 @@ AMP_DEF float amp_optimizer_loss_scale(const amp_optimizer *opt) {
     if (!opt || !opt->plan ||
         ampi_read_back(opt, &scale, &opt->plan->scaler->scale, sizeof scale) != AMP_OK)
         return 0.0f;
-    opt->plan->asked = AMPI_SCALE_READ;
+    if (opt->plan->asked != AMPI_SCALE_POINTED) opt->plan->asked = AMPI_SCALE_READ;
     return scale;
 }
 
@@ -6232,9 +6238,11 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
         if (plan->shared) *s = *own;
         else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
     }
+    if (ampi_scale_is_elsewhere(opt) || plan->asked == AMPI_SCALE_POINTED) return;
     if (moves && same) plan->asked = AMPI_SCALE_READ;
-    else if (plan->asked != AMPI_SCALE_READ && memcmp(&s->scale, &own->scale, 4) != 0)
-        plan->asked = ampi_scale_known(opt, s) ? AMPI_SCALE_KNOWN : AMPI_SCALE_UNREAD;
+    else if (memcmp(&s->scale, &own->scale, 4) != 0) /* 1 is no news to who has read nothing */
+        plan->asked = plan->asked == AMPI_SCALE_UNREAD && s->scale == 1.0f ? AMPI_SCALE_KNOWN
+                                                                           : AMPI_SCALE_UNREAD;
 }
 
 /* Loads all that was verified, and writes model copies. */
@@ -6338,7 +6346,7 @@ static void ampi_name_aside(ampi_target *to, unsigned k) {
     size_t       n    = strlen(to->path);
     char         room[AMPI_DECIMALS];
     if (n > most)
-        for (n = most; ((unsigned char)to->path[n] & 0xc0u) == 0x80u;) n--;
+        for (n = most; n > most - 3 && ((unsigned char)to->path[n] & 0xc0u) == 0x80u;) n--;
     memcpy(to->aside, to->path, n);
     strcpy(to->aside + n, ".new");
     if (k) strcpy(to->aside + n + 4, ampi_digits(room, k));
@@ -6382,30 +6390,36 @@ static amp_result ampi_follow(ampi_target *to) {
     return AMP_ERROR_WRITE;
 }
 
+/* Does an open file still have this name? -1: that cannot be known. */
+static int ampi_has_name(int file, const char *name) {
+    struct stat mine, there;
+    if (fstat(file, &mine) != 0) return -1;
+    return stat(name, &there) == 0 && mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+}
+
 /* Locks a file that was opened as name. Returns 1 if it is locked and still has this name, 0 if
    another save has it or has renamed it, -1 where it cannot be known. */
 static int ampi_lock(int file, const char *name) {
-    struct stat mine, there;
     if (flock(file, LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? 0 : -1;
-    if (fstat(file, &mine) != 0) return -1;
-    return stat(name, &there) == 0 && mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+    return ampi_has_name(file, name);
 }
 
 /* Removes what a killed save has left: a file that nobody has locked. A link is removed, never
    what it leads to. Returns 0 if nothing has this name. */
 static int ampi_remove_left(const char *name) {
-    const int file = open(name, O_WRONLY | O_NONBLOCK);
+    int file = open(name, O_WRONLY | O_NONBLOCK);
+    if (file < 0 && errno == EACCES) file = open(name, O_RDONLY | O_NONBLOCK);
     if (file < 0) return errno != ENOENT;
     if (ampi_lock(file, name) > 0) unlink(name);
     close(file);
     return 1;
 }
 
-/* Removes what killed saves have left under the names behind the k-th. */
+/* Removes what killed saves have left under the names behind the k-th, up to eight free ones. */
 static void ampi_remove_rest(ampi_target *to, unsigned k) {
-    unsigned more = k;
-    do ampi_name_aside(to, ++more);
-    while (more < AMPI_SAVES && ampi_remove_left(to->aside));
+    unsigned more = k, gaps;
+    for (gaps = 0; more < AMPI_SAVES && gaps < 8; gaps += !ampi_remove_left(to->aside))
+        ampi_name_aside(to, ++more);
     ampi_name_aside(to, k);
 }
 
@@ -6439,6 +6453,8 @@ static FILE *ampi_create(ampi_target *to) {
     to->lock = ampi_create_locked(to);
     if (to->lock < 0) return NULL;
     file = dup(to->lock);
+    (void)fcntl(to->lock, F_SETFD, FD_CLOEXEC); /* a child that lives on would hold the lock */
+    if (file >= 0) (void)fcntl(file, F_SETFD, FD_CLOEXEC);
     if (file >= 0) stream = fdopen(file, "wb");
     if (stream) {
         setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
@@ -6453,10 +6469,12 @@ static void ampi_unlock(const ampi_target *to) {
     if (to->lock >= 0) close(to->lock);
 }
 
-/* Sets a file's mode and flushes it to the disk. If fchmod fails, what open gave stays. */
+/* Flushes a file to the disk, and then sets its mode, since what a killed save leaves must be one
+   that the next can open. If fchmod fails, what open gave stays. */
 static int ampi_flush_file(const ampi_target *to, FILE *file) {
+    if (fsync(fileno(file)) != 0) return 0;
     if (to->mode >= 0) (void)fchmod(fileno(file), (mode_t)to->mode);
-    return fsync(fileno(file)) == 0;
+    return 1;
 }
 
 /* Moves the temporary file to its place. The new name is on the disk when its directory is; some
@@ -6464,7 +6482,13 @@ static int ampi_flush_file(const ampi_target *to, FILE *file) {
 static int ampi_move(ampi_target *to) {
     const size_t length = ampi_directory(to->path);
     int          directory, flushed, error;
+    if (ampi_has_name(to->lock, to->aside) == 0) { /* locks do not hold: it is another save's */
+        to->aside[0] = '\0';
+        errno        = ENOENT;
+        return 0;
+    }
     if (rename(to->aside, to->path) != 0) return 0;
+    to->aside[0]     = '\0'; /* from here on another save may have that name */
     to->path[length] = '\0';
     directory        = open(length ? to->path : ".", O_RDONLY);
     if (directory < 0) return 1; /* it may be written to, but not read */
