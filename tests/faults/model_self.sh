@@ -56,16 +56,16 @@ fault 'a second accumulate joins the tree of the first' ampi_add_tree 's/if \(!r
 fault 'an odd number is added as a tree, too' amp_optimizer_accumulate 's/run % 2 == 0/run > 1/'
 fault 'a set that is saved again in its step takes its own names' ampi_agree_set \
     's/old->edition \+ 1 : 0/old->edition : 0/'
-fault 'the largest magnitude of one rank counts' ampi_decide 's/s, c->maxima\[1\], inv/s, 0u, inv/'
+fault 'the largest magnitude of one rank counts' ampi_decide 's/s, largest, inv/s, 0u, inv/'
 fault 'a rank that fails in prepare tells nobody' amp_optimizer_prepare \
     's/if \(opt->ranks.count && opt->ranks.reduce_fn/if (result == AMP_OK \&\& opt->ranks.reduce_fn/'
 fault 'an overflow of another rank does not skip' ampi_decide \
-    's/c->maxima\[0\] != 0u, skips/c->maxima[0] == 1u, skips/'
+    's/asked != 0u, skips/asked == 1u, skips/'
 fault 'an error of reduce_fn is lost' ampi_check_all \
     's/result = opt->ranks.reduce_fn\(/(void)opt->ranks.reduce_fn(/'
 # Rows
 fault 'a row that is not there is no skip where the scaler is disabled' ampi_decide \
-    's/disabled \? \(c->maxima\[0\] & AMPI_BAD_ROW\) != 0u/disabled ? 0u/'
+    's/disabled \? \(asked & AMPI_BAD_ROW\) != 0u/disabled ? 0u/'
 fault 'more rows than max_rows are taken' ampi_sum_rows 's/s->early   = .*/s->early = 0;/'
 fault 'a segment of a row has 65 entries' ampi_sum_row 's/k < AMPI_SEGMENT/k < AMPI_SEGMENT + 1/'
 fault 'the first bad row is the last' ampi_sum_rows \
