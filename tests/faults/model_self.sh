@@ -84,7 +84,7 @@ fault 'the seed is not saved' ampi_save_begin 's/if \(opt->plan->stochastic\)/if
 fault 'scales of groups are not saved' ampi_walk_arrays 's/k < sizeof all/k + 2 < sizeof all/'
 # Files
 fault 'nesterov is not loaded' ampi_keep_own \
-    's/c->seen_updates = 0;/c->seen_updates = 0, c->nesterov = l->own.control.nesterov;/'
+    's/(control.seen_updates = 0);/\1, state->control.nesterov = l->own.control.nesterov;/'
 fault 'skips in a row are lost' ampi_walk_fields \
     's/ampi_number\(a, /if (f->at != offsetof(ampi_state, control.skipped_in_a_row)) &/'
 fault 'a learning rate of its own is lost' ampi_keep_own \
@@ -121,7 +121,7 @@ fault 'an update counts nothing where the scaler is disabled' ampi_scaler_transi
 fault 'found_inf is 1 or nothing' ampi_found_by_user 's/found_inf != 0u/found_inf == 1u/'
 fault 'found_inf that was written in an open step is lost' ampi_publish 's/c->next.found_inf = .*//'
 fault 'the scale grows before the step ends' ampi_decide \
-    's/(ampi_scaler_transition.&c->next.);/\1, *s = c->next, c->moves = 0u;/'
+    's/(c->next = next);/\1, *s = next, c->moves = 0u;/'
 fault 'hysteresis: any good step refills' ampi_scaler_move \
     's/\(grow && \(rules & AMPI_REFILL_GROWTH\)\)/1/'
 fault 'mxnet: a new scale acts at once' ampi_scaler_move \
@@ -153,7 +153,7 @@ fault 'tiny gradients have a norm of 0' ampi_check_chunk 's/sum < AMPI_TINY/0/'
 fault 'a norm that overflows is infinite' ampi_check_chunk \
     's/if \(ampi_nonfinite\(ampi_load_u32\(&sum, 0\)\)\)/if (0)/'
 fault 'a factor that vanishes steps' ampi_decide \
-    's/bad \|= \(uint32_t\)\(\(ampi_bits_of_f32\(c->gate.inv_scale.*//'
+    's/bad \|= \(uint32_t\)\(\(ampi_bits_of_f32\(inv_scale.*//'
 fault 'what overlaps is prepared' ampi_apart 's/if \(r\[i\].begin >= .*\) /if (1) /'
 fault 'add_flat leaves the first ones of a flat array that is refused' ampi_add_tensors \
     's/if \(result != AMP_OK\) opt->num_entries = before;//'
