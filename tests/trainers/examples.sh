@@ -76,7 +76,7 @@ for setting in AMP_ENABLE=0 AMP_ENABLE=1 AMP_DTYPE=bf16 AMP_DTYPE=fp16 AMP_DTYPE
     check "recipes, recipes_net: $setting" $?
 done
 ! env AMP_DTYPE=foo "$build/recipes_net" > "$out/log" 2>&1 &&
-    tail -n 1 "$out/log" | grep -q 'AMP_DTYPE must be fp32, fp16 or bf16, not .foo.; change it, or unset it$'
+    grep -q 'AMP_DTYPE must be fp32, fp16 or bf16, not .foo.; change it, or unset it$'
 check 'recipes_net: a bad AMP_DTYPE, and what is allowed' $?
 "$build/state" --quick > "$out/log" 2>&1 &&
     awk '/^state [a-z0-9+]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
@@ -268,9 +268,6 @@ refuses 'train: a path that is too long' ': \(is too long a path\|File name too 
     "$build/train" $one --out "$out" --save "$(printf '%04100d' 0)"
 head -c 999 "$out/part" > "$out/torn"
 refuses 'train: a torn state is named' torn "$build/train" $one --resume "$out/torn"
-printf 'AMPSTATE\2\0\0\0\0\0\0\0\310\1\0\0\0\0\0\0\32\231\146\020\67\352\47\120' > "$out/old"
-refuses 'train: of a state before 0.6.0 it says what loads it' 'old: the file is of an amp.h before 0.6.0: load it with amp.h 0.7.0' \
-    "$build/train" $one --resume "$out/old"
 
 if $with_interrupt sh -c : 2> /dev/null; then
     one='--data digits --task classify --dtype fp16 --seeds 1 --epochs 900'
