@@ -39,15 +39,16 @@ static const char *blank(const char *p) {
     return p;
 }
 
+static const char *not_read; /* where reading has stopped, if a value is none */
+
 static const char *skip_string(const char *p) {
     for (p++; *p && *p != '"'; p++)
         if (*p == '\\' && p[1]) p++;
+    if (!*p) not_read = p;
     return *p ? p + 1 : NULL;
 }
 
-/* What is behind a value, or NULL if it is none: then not_read is where reading has stopped. */
-static const char *not_read;
-
+/* What is behind a value, or NULL if it is none. */
 static const char *skip(const char *p, int depth) {
     not_read = p = blank(p);
     if (*p == '"') return skip_string(p);
@@ -60,7 +61,7 @@ static const char *skip(const char *p, int depth) {
         for (; depth < 9; p++) {
             not_read = p = blank(p);
             if (object && *p != '"') return NULL;
-            if (object && !(p = skip_string(p))) return not_read = "", NULL;
+            if (object && !(p = skip_string(p))) return NULL;
             if (object) not_read = p = blank(p);
             if (object && *p != ':') return NULL;
             if (!(p = skip(p + object, depth + 1))) return NULL;
@@ -290,7 +291,7 @@ static const char *read_line(run *r, const char *line) {
     static char what[64];
     const char *end = *line == '{' ? skip(line, 0) : NULL;
     size_t      count = 0, i = 0;
-    if (!end && *line == '{' && *not_read) {
+    if (!end && *line == '{' && not_read[strcspn(not_read, ",:]}")]) {
         const size_t word = strspn(not_read, "+-abcdefghijklmnopqrstuvwxyzINF"); /* nothing of HTML's */
         sprintf(what, word ? "is not JSON where it has '%.*s'" : "is not JSON", (int)(word % 32), not_read);
         return what;

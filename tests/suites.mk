@@ -117,7 +117,7 @@ $(BUILD)/tests/cuda-%.log: tests/gpu/cuda.sh tests/unit/test_cuda.cpp tests/lib.
 $(BUILD)/tests/sgemm-%.log: tests/gpu/sgemm.sh tests/unit/test_sgemm.cpp tests/lib.sh
 	@$(call SCRIPT,$< $(OUT) $*)
 
-$(BUILD)/tests/compile-%.log: tests/host/compile.sh tests/lib.sh $(wildcard tests/host/compile/*) amp_kernels.cu amp.h
+$(BUILD)/tests/compile-%.log: tests/host/compile.sh tests/lib.sh $(wildcard tests/host/compile/*) $(wildcard tests/bench/*.[ch]) amp_kernels.cu amp.h
 	@$(call SCRIPT,$< $(OUT) $*)
 
 $(BUILD)/tests/bits-%.log: tests/host/bits.sh tests/lib.sh tests/unit/test_bits.c tests/amp.c amp.h

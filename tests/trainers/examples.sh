@@ -76,7 +76,7 @@ for setting in AMP_ENABLE=0 AMP_ENABLE=1 AMP_DTYPE=bf16 AMP_DTYPE=fp16 AMP_DTYPE
     check "recipes, recipes_net: $setting" $?
 done
 ! env AMP_DTYPE=foo "$build/recipes_net" > "$out/log" 2>&1 &&
-    tail -n 1 "$out/log" | grep -q 'AMP_DTYPE must be fp32, fp16 or bf16, not .foo.; change it, or unset it$'
+    grep -q 'AMP_DTYPE must be fp32, fp16 or bf16, not .foo.; change it, or unset it$' "$out/log"
 check 'recipes_net: a bad AMP_DTYPE, and what is allowed' $?
 "$build/state" --quick > "$out/log" 2>&1 &&
     awk '/^state [a-z0-9+]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
