@@ -506,6 +506,9 @@ typedef struct amp_tensor {
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
     int         grad_later;      /* nonzero: grad is NULL now; rebind gives it later           */
     int         own;         /* nonzero: your optimizer steps it, desc.kind the rest: >>steps  */
+    uint64_t    key, first;  /* of a slice of a tensor, that random bits be the whole's: 1 + the
+                                whole's number (0: this one's), and where it begins: a multiple
+                                of 16384. Random bits: SR; moments of bf16 and 8 bits          */
     const struct amp_rows    *rows;    /* grad has few rows: >>api sparse; NULL: all           */
     const struct amp_storage *storage; /* >>api storage; NULL: desc's                          */
 } amp_tensor;
@@ -716,8 +719,8 @@ extern amp_result amp_cuda_if_end(amp_stream body);
    your own kernels. */
 
 /* Add count tensors that lie one after another in the arrays of whole. Their name, n, lr_scale,
-   weight_decay, no_weight_decay, keep_fp32, own and storage are used; all else is whole's, whose
-   n is their sum. Copies that prepare makes are contiguous, too. */
+   weight_decay, no_weight_decay, keep_fp32, own, key, first and storage are used; all else is
+   whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
@@ -762,15 +765,20 @@ AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* The moments of tensor i, unscaled, in host memory: first, or momentum, and second, of n floats
    each; in shards those of this rank's range (amp_optimizer_range). NULL: one that the tensor
-   does not have (else AMP_ERROR_UNSUPPORTED), or that you do not read. Both calls wait. To
-   continue a run, on any number of ranks: set desc.first_step to its steps, and set_moments after
-   prepare. AdamW needs both: with first_step above 0 a step is AMP_ERROR_BAD_STATE until each
-   rank has set those of each tensor that learns, also of empty ranges, or loaded a state; at step
-   0 set_moments is AMP_ERROR_INVALID_CONFIG. Setting 8-bit moments is AMP_ERROR_UNSUPPORTED. */
+   does not have (else AMP_ERROR_UNSUPPORTED), or that you do not read. Both calls wait. Moments of
+   8 bits can be set to what amp_optimizer_moments gave, also of a longer tensor from a multiple of
+   32 on; else set_moments is AMP_ERROR_UNSUPPORTED. AdamW's at step 0 are 0: others are
+   AMP_ERROR_INVALID_CONFIG. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
                                              const float *second);
+
+/* Continue a run of another program, between steps: it has taken so many steps, and skipped so
+   many (both below 2^63); then set_moments. AdamW needs both: with steps above 0, a step is
+   AMP_ERROR_BAD_STATE until the moments of each tensor that learns are set, or a state is loaded;
+   at step 0 all moments must be 0. A report begins anew. Waits. */
+AMP_DEF amp_result amp_optimizer_set_steps(amp_optimizer *opt, uint64_t steps, uint64_t skipped);
 
 /* begin_step as two calls that do not wait, for kernels that read the gate. check opens the step.
    unscale, called once, writes amp_optimizer_grad unless the gate says skip; leave it out if your
@@ -830,7 +838,10 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    by sum, in any order if not whole, and maxima by maximum. Both are in backend memory. On a CPU
    reduce before you return; on CUDA queue two ncclAllReduce on the backend's stream, which a
    capture records. A step is then three launches. To make all ranks skip, a rank writes found_inf
-   (amp_optimizer_gate), or maxima[0] |= 1 before it reduces. An error of reduce_fn is the call's.
+   (amp_optimizer_gate), or maxima[0] |= AMP_ASK_SKIP before it reduces, which a disabled scaler
+   obeys, too. An error of reduce_fn is the call's. With whole, a rank whose step is refused before
+   the check (a learning rate, moments) reduces once, with AMP_ASK_SKIP, so that no other waits for
+   it, and returns its error. If begin_step is refused by a capture, it does not.
 
    With whole, each rank stores what it added, perhaps other tensors than another one. A gradient
    on two ranks counts twice in the norm. Only checks meet; each rank saves its own files.
@@ -862,6 +873,16 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of two
    runs. All ranks use one path that all see. Callbacks save and load one shard;
    amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
+
+enum { AMP_ASK_SKIP = 2 };
+
+/* In reduce_fn alone (elsewhere NULL, and *n is 0): the sum of squares of each chunk of 16384
+   elements of this rank's scaled gradients, tensor after tensor in the order of add, in backend
+   memory; sums[0] is their sum: number c joins lane c mod 256, and 256 lanes are added in pairs,
+   l and l + 128, then l + 64, and so on. Whoever adds such sums of all ranks in an order that does
+   not depend on ranks, and writes sums[0], has a norm that does not. NULL also where this rank's
+   step was refused. */
+AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t *n);
 
 typedef struct amp_ranks {
     int rank, count; /* 0: as without ranks; 1: one file, reduce_fn may be NULL; at most 65536 */
@@ -2029,7 +2050,8 @@ enum {
     AMPI_TILE    = 2048, /* entries that a block of a GPU sorts */
     AMPI_SEGMENT = 64
 };
-enum { AMPI_BAD_ROW = 2 }; /* in control->maxima[0]: a row outside the tensor: skip always */
+/* In control->maxima[0], beside 1 for an overflow: a row outside the tensor. It skips always. */
+enum { AMPI_BAD_ROW = AMP_ASK_SKIP };
 typedef struct ampi_sparse {
     const uint32_t *rows;
     uint32_t       *num_rows;
@@ -2101,6 +2123,7 @@ typedef struct ampi_slot {
     uint64_t  first_chunk; /* number of its first chunk; own slots' chunks come last */
     uint64_t  first_sum;   /* the same among the chunks of all ranks    */
     uint64_t  first;       /* where these n begin, if the tensor is in shards */
+    uint64_t  key, keyed_from; /* of random bits: the number of the tensor, and where it begins */
     ampi_stored master;    /* or what the model lacks of it             */
     ampi_stored moment[2]; /* first or momentum; second                 */
     float    *weight;      /* if master is not fp32: what rebind has brought for a refresh */
@@ -2201,6 +2224,7 @@ struct amp_plan {
     amp_kind      kind;
     int           zero_grad, shared;
     ampi_meeting  meets;          /* between check and decide                                  */
+    int           summed;         /* reduce_fn is being called, after a check                  */
     uint32_t      split;          /* 2^split blocks share a chunk: 2; few chunks: 4; most
                                      short: 0 */
     int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
@@ -4489,6 +4513,8 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         {t->keep_fp32 && t->model && t->model_type != AMP_F32, AMP_ERROR_INVALID_CONFIG,
          "keep_fp32 is set, but its model is of 16 bits"},
         {t->n > SIZE_MAX / 64, AMP_ERROR_TOO_LARGE, "it is too large"},
+        {t->first % AMPI_CHUNK != 0 || t->first > UINT64_MAX / 2, AMP_ERROR_INVALID_CONFIG,
+         "first must be a multiple of 16384, and less than 2^63"},
         {t->rows && flat, AMP_ERROR_UNSUPPORTED,
          "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add"},
         {t->own && (t->rows || opt->ranks.count), AMP_ERROR_UNSUPPORTED,
@@ -4651,6 +4677,7 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64
     memset(slot, 0, sizeof *slot);
     slot->n            = own.end - own.begin;
     slot->first        = own.begin;
+    slot->keyed_from   = own.begin + t->first;
     slot->lr_scale     = t->lr_scale;
     slot->weight_decay = t->weight_decay;
     slot->model_type   = t->model ? t->model_type : d->dtype;
@@ -4728,6 +4755,7 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
         ampi_slot        *s    = &plan->host_slots[i];
         const int         rows = ampi_has_rows(e);
         ampi_fill_slot(opt, e, before, s);
+        s->key       = e->tensor.key ? e->tensor.key - 1 : i;
         s->first_sum = plan->num_sums + ampi_chunks(s->first);
         if (s->own && !plan->owns) plan->owns = (int)i + 1;
         plan->coded |= ampi_is_coded(&s->master) || ampi_is_coded(&s->moment[0]);
@@ -5412,7 +5440,7 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
                                           size_t from, size_t n) {
     const ampi_control *c    = plan->control;
-    const uint64_t      at   = slot->first + i;
+    const uint64_t      at   = slot->keyed_from + i;
     const uint64_t      rest = AMPI_KEYED - at % AMPI_KEYED;
     const size_t        here = n < rest ? n : (size_t)rest;
     ampi_arrays         x;
@@ -5426,10 +5454,10 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.master     = slot->master;
     x.moment[0]  = slot->moment[0];
     x.moment[1]  = slot->moment[1];
-    x.element    = (uint32_t)slot->first;
+    x.element    = (uint32_t)slot->keyed_from;
     memset(&x.key, 0, sizeof x.key);
     if (plan->stochastic)
-        x.key = ampi_seeds_of(c->seed, (uint64_t)(slot - plan->slots), c->gate.step, at);
+        x.key = ampi_seeds_of(c->seed, slot->key, c->gate.step, at);
     ampi_forward_all(&x, i);
     x.grad = ampi_at(slot->grad, x.grad_type, from);
     ampi_loops_now()->step(&x, 0, here);
@@ -5572,6 +5600,43 @@ static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, f
     }
 }
 
+/* Encodes elements of a moment. In 8 bits, false: they are not what such a moment decodes to. The
+   largest may have been rounded up or down, past where the exponent changes; a code is rounded up
+   as far as can be, since the last one is of no number below the limit, and others are exact. */
+static AMPI_NOINLINE int ampi_encode_moment(const ampi_stored *m, int second, const float *from,
+                                            size_t n) {
+    uint8_t *code = (uint8_t *)m->data;
+    size_t   i, end;
+    if (m->format != AMP_FORMAT_8BIT) {
+        ampi_cast(m->data, m->format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32, from, AMP_F32, n);
+        return 1;
+    }
+    for (i = 0; i < n; i = end) {
+        uint32_t most = 0, same = 0, e, k;
+        size_t   at;
+        end = ampi_min(n, i + AMPI_GROUP);
+        for (at = i; at < end; at++) most = ampi_most(most, ampi_load_u32(from, at) & 0x7fffffffu);
+        for (k = 0; k < 3 && !same; k++) { /* its exponent, the next, the one before */
+            e    = ampi_exponent_of(most);
+            e    = e == 255u ? e : ampi_most(e + (k == 1u) - (k == 2u), 1u);
+            same = 1;
+            m->scale[i / AMPI_GROUP] = (uint8_t)e;
+            for (at = i; at < end; at++) {
+                const float    up = ampi_up_of(e), down = ampi_down_of(e);
+                const uint32_t u = ampi_load_u32(from, at);
+                float          x, back;
+                ampi_store_u32(&x, 0, u);
+                code[at] = (uint8_t)(!u ? 0u : second ? ampi_v_code(x, down, 0xffffu)
+                                                      : ampi_m_code(x, down, 0xffffu));
+                back = second ? ampi_v_value(code[at], up) : ampi_m_value(code[at], up);
+                same &= ampi_bits_of_f32(back) == u;
+            }
+        }
+        if (!same) return 0;
+    }
+    return 1;
+}
+
 AMPI_COLD_BEGIN
 
 /* Does one job of a step, on all tensors. */
@@ -5610,24 +5675,46 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
-/* A check; ranks reduce in the middle. A trainer that has never read the loss scale has not
-   multiplied by it; its steps would be 1 / scale of the right size. */
-static amp_result ampi_check_all(const amp_optimizer *opt) {
+/* Ranks reduce what their checks have found. A rank whose step is refused has found nothing, and
+   asks all to skip. */
+static amp_result ampi_reduce(const amp_optimizer *opt, int refused) {
+    static const struct { double norm2; uint32_t maxima[2]; } skip = {0.0, {AMP_ASK_SKIP, 0}};
+    amp_plan     *plan = opt->plan;
+    ampi_control *c    = plan->control;
+    const int     all  = plan->meets == AMPI_OVER_SUMS;
+    amp_result    result;
+    if (refused) {
+        ampi_send(&opt->backend, &c->norm2, &skip.norm2, sizeof skip.norm2);
+        ampi_send(&opt->backend, c->maxima, skip.maxima, sizeof skip.maxima);
+    }
+    plan->summed = !refused;
+    result       = opt->ranks.reduce_fn(opt->ranks.user, all ? plan->sums : &c->norm2,
+                                        all ? (size_t)plan->num_sums : 1, c->maxima, 2);
+    plan->summed = 0;
+    return result;
+}
+
+/* A check, if this rank may step (result); ranks reduce in the middle. A trainer that has never
+   read the loss scale has not multiplied by it; its steps would be 1 / scale of the right size. */
+static amp_result ampi_check_all(const amp_optimizer *opt, amp_result result) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
-    ampi_control      *c    = plan->control;
-    const int          all  = plan->meets == AMPI_OVER_SUMS;
-    amp_result         result;
-    if (!plan->asked && (plan->num_weights || opt->ranks.count))
-        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
-                           "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or "
-                           "set desc.scaler.preset to AMP_PRESET_NONE");
-    result = b->functions->check_fn(b, plan);
+    if (result == AMP_OK && !plan->asked && (plan->num_weights || opt->ranks.count))
+        result = ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
+                             "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or "
+                             "set desc.scaler.preset to AMP_PRESET_NONE");
+    if (result == AMP_OK) result = ampi_told(opt->desc.problem, b->functions->check_fn(b, plan));
     if (result == AMP_OK && plan->meets)
-        result = opt->ranks.reduce_fn(opt->ranks.user, all ? plan->sums : &c->norm2,
-                                      all ? (size_t)plan->num_sums : 1, c->maxima, 2);
-    AMPI_TRY(ampi_told(opt->desc.problem, result));
-    return plan->meets ? ampi_run_job(opt, AMPI_JOB_DECIDE) : AMP_OK;
+        result = ampi_told(opt->desc.problem, ampi_reduce(opt, 0));
+    else if (plan->meets == AMPI_OVER_NORM2) ampi_reduce(opt, 1);
+    if (result != AMP_OK || !plan->meets) return result;
+    return ampi_run_job(opt, AMPI_JOB_DECIDE);
+}
+
+AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t *n) {
+    const int there = opt && opt->plan && opt->plan->summed;
+    if (n) *n = there ? (size_t)opt->plan->num_sums : 0;
+    return there ? opt->plan->sums : NULL;
 }
 
 static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, const float *rate) {
@@ -5643,7 +5730,7 @@ static amp_result ampi_has_moments(const amp_optimizer *opt) {
     for (i = 0; i < opt->num_entries; i++)
         if (opt->plan->host_slots[i].moments_missing)
             return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
-                                       "desc.first_step goes on from moments, which were not set: "
+                                       "after amp_optimizer_set_steps its moments were not set: "
                                        "call amp_optimizer_set_moments, or load a state");
     return AMP_OK;
 }
@@ -5658,9 +5745,11 @@ static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
 }
 
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
-    AMPI_TRY(ampi_can_step(opt, 0));
-    if (opt->plan->owns) AMPI_TRY(ampi_can_update(opt, NULL));
-    AMPI_TRY(ampi_check_all(opt));
+    amp_result result;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    result = ampi_can_step(opt, 0);
+    if (result == AMP_OK && opt->plan->owns) result = ampi_can_update(opt, NULL);
+    AMPI_TRY(ampi_check_all(opt, result));
     opt->step_open = 1;
     opt->pending   = AMP_OK;
     return AMP_OK;
@@ -5678,9 +5767,10 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
 }
 
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
-    uint32_t   skip   = 0;
-    amp_result result = ampi_can_step(opt, 0);
+    uint32_t   skip = 0;
+    amp_result result;
     if (!opt) return false;
+    result = ampi_ready(opt, AMPI_BETWEEN);
     if (result == AMP_OK) result = ampi_rebind(opt, 0, 0, NULL, NULL); /* refuses a capture */
     if (result == AMP_OK) result = amp_optimizer_check(opt);
     if (result == AMP_OK) {
@@ -5729,13 +5819,15 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
 
 /* lr is passed in the plan, to the end of the check; NULL: the one in backend memory. */
 static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
-    amp_plan *plan;
-    AMPI_TRY(ampi_can_step(opt, 1));
-    AMPI_TRY(ampi_can_update(opt, lr));
-    plan         = opt->plan;
-    plan->new_lr = lr != NULL;
-    if (lr) memcpy(&plan->lr, lr, sizeof *lr);
-    AMPI_TRY(ampi_check_all(opt));
+    amp_plan  *plan;
+    amp_result result;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    plan   = opt->plan;
+    result = ampi_can_step(opt, 1);
+    if (result == AMP_OK) result = ampi_can_update(opt, lr);
+    if (result == AMP_OK) plan->new_lr = lr != NULL;
+    if (result == AMP_OK && lr) memcpy(&plan->lr, lr, sizeof *lr);
+    AMPI_TRY(ampi_check_all(opt, result));
     plan->has_lr = 1;
     plan->version++;
     return ampi_run_job(opt, AMPI_JOB_FUSED);
@@ -5800,28 +5892,50 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
-/* Copies a moment to the host, or from it; the other pointer is NULL. 8 bits only to it. */
+/* Copies a moment to the host, or from it; the other pointer is NULL. */
 static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *slot, int second,
                                    float *to, const float *from) {
-    const amp_backend *b    = &opt->backend;
-    const ampi_stored *m    = &slot->moment[second];
-    const amp_dtype    type = m->format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
+    const amp_backend *b = &opt->backend;
+    const ampi_stored *m = &slot->moment[second];
     unsigned char      bytes[4 * AMPI_PIECE];
     uint8_t            scale[AMPI_PIECE / (int)AMPI_GROUP];
     ampi_stored        here = *m;
-    size_t             i, n;
+    size_t             i, n, groups;
     here.data  = bytes;
     here.scale = scale;
     for (i = 0; i < slot->n; i += n) {
-        char *const there = (char *)m->data + i * m->size;
+        char *const    there  = (char *)m->data + i * m->size;
+        uint8_t *const scales = m->scale ? m->scale + i / AMPI_GROUP : NULL;
+        n      = ampi_min((size_t)slot->n - i, AMPI_PIECE);
+        groups = m->scale ? (size_t)ampi_groups(n) : 0;
+        if (from) {
+            AMPI_IEEE(ampi_encode_moment(&here, second, from + i, n));
+            AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(b, there, bytes, n * m->size)));
+            AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(b, scales, scale, groups)));
+            continue;
+        }
+        AMPI_TRY(ampi_read_back(opt, bytes, there, n * m->size));
+        if (groups) AMPI_TRY(ampi_read_back(opt, scale, scales, groups));
+        AMPI_IEEE(ampi_decode_moment(&here, second, to + i, n));
+    }
+    return AMP_OK;
+}
+
+/* Can a moment be set to these numbers, at this step? */
+static AMPI_NOINLINE amp_result ampi_moment_ok(const ampi_slot *slot, int second,
+                                               const float *from, uint64_t step) {
+    unsigned char bytes[AMPI_PIECE];
+    uint8_t       scale[AMPI_PIECE / (int)AMPI_GROUP];
+    ampi_stored   here = slot->moment[second];
+    const int     zero = slot->moment[1].data && !step;
+    size_t        i, n;
+    here.data  = bytes;
+    here.scale = scale;
+    for (i = 0; zero && from && i < slot->n; i++)
+        if (ampi_load_u32(from, i) << 1) return AMP_ERROR_INVALID_CONFIG;
+    for (i = 0; slot->moment[second].scale && from && i < slot->n; i += n) {
         n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
-        if (from) AMPI_IEEE(ampi_cast(bytes, type, from + i, AMP_F32, n));
-        AMPI_TRY(from ? ampi_told(opt->desc.problem, ampi_send(b, there, bytes, n * m->size))
-                      : ampi_read_back(opt, bytes, there, n * m->size));
-        if (m->scale)
-            AMPI_TRY(ampi_read_back(opt, scale, m->scale + i / AMPI_GROUP,
-                                    (n + AMPI_GROUP - 1) / AMPI_GROUP));
-        if (to) AMPI_IEEE(ampi_decode_moment(&here, second, to + i, n));
+        if (!ampi_encode_moment(&here, second, from + i, n)) return AMP_ERROR_UNSUPPORTED;
     }
     return AMP_OK;
 }
@@ -5837,8 +5951,6 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
          "it has no such moment: it is frozen, own, or of another desc.kind"},
         {needs && m[0].data && !first, AMP_ERROR_INVALID_ARGUMENT, "first is NULL"},
         {needs && m[1].data && !second, AMP_ERROR_INVALID_ARGUMENT, "second is NULL"},
-        {set && m[0].scale, AMP_ERROR_UNSUPPORTED,
-         "moments of 8 bits are not set: load a state that has them"},
         {1, AMP_OK, NULL}};
     return ampi_refuse_tensor(opt, (size_t)i, ampi_tensor(opt, i)->name, why);
 }
@@ -5856,20 +5968,52 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
                                              const float *second) {
     const ampi_slot *slot;
     amp_gate         gate;
+    amp_result       result;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
     AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
     /* fails during a capture, into which a copy of few bytes would go */
     AMPI_TRY(ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate));
     slot = &opt->plan->host_slots[i];
-    if (slot->moment[1].data && !gate.step)
-        return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name,
-                                   AMP_ERROR_INVALID_CONFIG,
-                                   "these moments are of no step: set desc.first_step");
+    AMPI_IEEE(result = ampi_moment_ok(slot, 0, first, gate.step));
+    if (result == AMP_OK) AMPI_IEEE(result = ampi_moment_ok(slot, 1, second, gate.step));
+    if (result != AMP_OK)
+        return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name, result,
+                                   result == AMP_ERROR_UNSUPPORTED
+                                       ? "moments of 8 bits are set to what amp_optimizer_moments "
+                                         "gave; these are others: load a state"
+                                       : "these moments are of no step: call "
+                                         "amp_optimizer_set_steps before");
     if (first) AMPI_TRY(ampi_copy_moment(opt, slot, 0, NULL, first));
     if (second) AMPI_TRY(ampi_copy_moment(opt, slot, 1, NULL, second));
     opt->plan->host_slots[i].moments_missing = 0;
     return AMP_OK;
+}
+
+AMP_DEF amp_result amp_optimizer_set_steps(amp_optimizer *opt, uint64_t steps, uint64_t skipped) {
+    ampi_control c, *there;
+    size_t       i;
+    char         room[AMPI_DECIMALS];
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    if ((steps | skipped) > UINT64_MAX / 2) {
+        ampi_tell(opt->desc.problem, "%s is %s, and must be less than 2^63",
+                  steps > UINT64_MAX / 2 ? "steps" : "skipped",
+                  ampi_digits(room, steps > UINT64_MAX / 2 ? steps : skipped));
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+    there = opt->plan->control;
+    AMPI_TRY(ampi_read_back(opt, &c, there, sizeof c));
+    for (i = 0; i < opt->plan->num_slots; i++) {
+        ampi_slot *slot = &opt->plan->host_slots[i];
+        slot->moments_missing = (steps || c.gate.step) && slot->n && slot->moment[1].data;
+    }
+    c.gate.step        = steps;
+    c.skipped          = skipped;
+    c.skipped_in_a_row = 0;
+    AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(&opt->backend, there, &c, sizeof c)));
+    if (!opt->plan->record) return AMP_OK;
+    ampi_forget(opt->plan);
+    return ampi_told(opt->desc.problem, ampi_send_history(opt));
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {

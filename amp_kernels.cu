@@ -1905,12 +1905,12 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     const ampi_control *c     = plan.control;
     const ampi_slot    *slot  = t->share.slot;
     const uint64_t      begin = t->share.begin;
-    const uint64_t      at    = slot->first + begin + t->behind;
+    const uint64_t      at    = slot->keyed_from + begin + t->behind;
     ampi_segment        s     = {};
     t->from   = t->behind;
     t->behind = t->from + ampi_count_from(at % AMPI_KEYED, AMPI_KEYED, t->share.count - t->from);
-    t->at     = (uint32_t)(slot->first + begin);
-    t->key    = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
+    t->at     = (uint32_t)(slot->keyed_from + begin);
+    t->key    = ampi_seeds_of(c->seed, slot->key, c->gate.step, at);
     t->rates  = ampi_rates_of(c, slot);
     t->factor = c->gate.inv_scale;
     t->zero   = plan.zero_grad != 0;

@@ -551,15 +551,17 @@ static amp_result m_set_moments(m_optimizer *m, int i, const f32 *first, const f
     const f32 *const from[2] = {first, second};
     m_tensor        *t     = i >= 0 && i < m->num ? &m->t[i] : NULL;
     const int        has   = t ? m_has(m, t) : 0;
-    int              k, j, type;
+    int              k, j, type, any = 0;
     if (ready != AMP_OK) return ready;
     if (!t) return AMP_ERROR_INVALID_ARGUMENT;
     for (k = 0; k < 2; k++)
         if (from[k] && has <= k) return AMP_ERROR_UNSUPPORTED;
     for (k = 0; k < has; k++)
         if (t->n && !from[k]) return AMP_ERROR_INVALID_ARGUMENT;
-    if (has && t->storage.moments == AMP_FORMAT_8BIT) return AMP_ERROR_UNSUPPORTED;
-    if (has == 2 && !m->step) return AMP_ERROR_INVALID_CONFIG;
+    for (k = 0; k < has; k++)
+        for (j = 0; j < t->n; j++) any |= from[k][j] << 1 != 0;
+    if (any && has == 2 && !m->step) return AMP_ERROR_INVALID_CONFIG;
+    if (any && t->storage.moments == AMP_FORMAT_8BIT) return AMP_ERROR_UNSUPPORTED; /* no codes' values */
     type = t->storage.moments == AMP_FORMAT_BF16 ? (int)AMP_BF16 : (int)AMP_F32;
     for (k = 0; k < has; k++)
         for (j = 0; j < t->n; j++) m->moment[k][t->at + j] = rounded(type, from[k][j]);

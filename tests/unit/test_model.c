@@ -213,6 +213,8 @@ static amp_result meet_others(void *user, double *sums, size_t num_sums, uint32_
     if (num_sums != 1 || num_maxima != 2) return AMP_ERROR_TOO_LARGE;
     memcpy(sums, &all, sizeof all);
     if (w.m.more_flag) maxima[0] = w.m.more_flag;
+    if (!amp_optimizer_chunk_sums(&w.bodies[0].opt, NULL) && !amp_optimizer_chunk_sums(&w.bodies[1].opt, NULL))
+        return AMP_OK; /* the step is refused: its error is another one */
     return fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
 }
 
@@ -1272,10 +1274,12 @@ static void call_moments(int i, int illegal) {
     static f32 values[2][MAX_E];
     const int  there = i >= 0 && i < w.m.num, n = there ? w.m.t[i].n : 1;
     int        has = there ? m_has(&w.m, &w.m.t[i]) : 0, r, k, j;
+    const int  zeros = one_in(4); /* which a step of 0, and moments of 8 bits, take */
+    if (w.ranks > 1 && there && (!w.m.step || w.m.t[i].storage.moments == AMP_FORMAT_8BIT)) return; /* by ranges */
     if (illegal && (w.ranks == 1 || one_in(2))) has = w.ranks > 1 ? 2 : (int)below(3);
     for (k = 0; k < 2; k++)
         for (j = 0; j < n; j++) {
-            values[k][j] = any_number(one_in(10) ? (int)below(5) : 0);
+            values[k][j] = zeros ? 0 : any_number(one_in(10) ? (int)below(5) : 0);
             if (k && !one_in(30)) values[k][j] &= SIGN_LESS;
         }
     for (r = 0; r < w.ranks + w.two; r++) {

@@ -1808,6 +1808,97 @@ TEST(ranks, "contract: reduce_fn meets in the middle of a check: norms add up, a
     }
 }
 
+/* Two ranks in turn: this one's sums by chunk, which it must be able to add as amp.h does. */
+typedef struct chunked { amp_optimizer *opt; int calls; size_t n; double sums[8], norm2; uint32_t maxima[2]; } chunked;
+static amp_result meet_chunks(void *user, double *norm2, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
+    chunked      *c = (chunked *)user;
+    const double *sums = amp_optimizer_chunk_sums(c->opt, &c->n);
+    (void)num_sums, (void)num_maxima;
+    c->calls++;
+    c->norm2 = *norm2;
+    CHECK(c->n <= 8 && (sums != NULL) == (c->n != 0));
+    if (sums) memcpy(c->sums, sums, c->n * sizeof *sums);
+    memcpy(c->maxima, maxima, sizeof c->maxima);
+    return AMP_OK;
+}
+
+TEST(chunk_sums, "manual: amp_optimizer_chunk_sums gives reduce_fn the sum of squares of each chunk, tensor after tensor, also of own "
+                 "tensors, of which sums[0] is the sum; elsewhere NULL and 0") {
+    enum { N = 16384 + 3 };
+    static float       w[2][N], g[2][N];
+    amp_optimizer_desc desc = kind_desc(1);
+    chunked            seen = {0};
+    const amp_ranks    ranks = whole(meet_chunks, &seen);
+    amp_optimizer      opt;
+    amp_tensor         t = {0};
+    size_t             n = 9;
+    desc.ranks = &ranks;
+    seen.opt   = &opt;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    t.n = N, t.weight = w[0], t.grad = g[0], t.own = 1;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    t.n = 2, t.weight = w[1], t.grad = NULL, t.own = 0; /* frozen: 0 */
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    t.n = N - 2, t.weight = w[1] + 2, t.grad = g[1];
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+    CHECK(!amp_optimizer_chunk_sums(&opt, &n) && !n && !amp_optimizer_chunk_sums(NULL, NULL));
+    CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.1f), AMP_OK);
+    g[0][5] = 1.0f, g[0][N - 1] = 2.0f, g[1][2] = 3.0f, g[1][N - 3] = 4.0f;
+    CHECK(amp_optimizer_begin_step(&opt));
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+    CHECK(seen.calls == 1 && seen.n == 5);
+    CHECK(seen.sums[0] == 1.0 && seen.sums[1] == 4.0 && seen.sums[2] == 0.0 && seen.sums[3] == 9.0 && seen.sums[4] == 16.0);
+    CHECK_EQ_F64(seen.norm2, 30.0);
+    CHECK(!amp_optimizer_chunk_sums(&opt, &n) && !n);
+    amp_optimizer_free(&opt);
+}
+
+TEST(refused_ranks, "manual: a rank whose step is refused before the check reduces once, with AMP_ASK_SKIP and no sums, and returns its "
+                    "error; in an open step it does not; what asks is obeyed with a disabled scaler, too") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        chunked            seen = {0};
+        other_rank         other = {0};
+        amp_ranks          ranks = whole(meet_chunks, &seen);
+        const float        lr = kind ? -1.0f : 0.1f;
+        rig                r;
+        uint64_t           before;
+        desc.ranks = &ranks;
+        seen.opt   = &r.opt;
+        rig_single(&r, &desc, 5, AMP_F32);
+        fill_grads(&r, 1, 65536.0f);
+        CHECK(rig_step(&r, 0.1f));
+        before = state_digest(&r);
+        if (kind) CHECK_EQ_INT(amp_optimizer_step(&r.opt, lr), AMP_ERROR_INVALID_CONFIG);
+        else CHECK_EQ_INT(amp_optimizer_step(&r.opt, lr), AMP_ERROR_UNSUPPORTED);
+        CHECK(seen.calls == 2 && !seen.n && seen.maxima[0] == AMP_ASK_SKIP && !seen.maxima[1]);
+        CHECK_EQ_F64(seen.norm2, 0.0);
+        CHECK_EQ_U64(state_digest(&r), before);
+        if (!kind) {
+            CHECK(amp_optimizer_begin_step(&r.opt));
+            CHECK(!amp_optimizer_begin_step(&r.opt));
+            CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_ERROR_STEP_OPEN);
+            CHECK_EQ_INT(seen.calls, 3);
+            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_OPEN);
+        }
+        rig_end(&r);
+        ranks = whole(meet, &other);
+        desc.scaler.disabled = 1;
+        rig_single(&r, &desc, 5, AMP_F32);
+        fill_grads(&r, 1, 1.0f);
+        other.maxima[0] = 1; /* an overflow elsewhere */
+        CHECK(rig_step(&r, 0.1f));
+        before = state_digest(&r);
+        fill_grads(&r, 1, 1.0f);
+        other.maxima[0] = AMP_ASK_SKIP;
+        CHECK(!rig_step(&r, 0.1f));
+        CHECK_EQ_U64(state_digest(&r), before);
+        rig_end(&r);
+    }
+}
+
 TEST(ranks_magnitude, "law 5: the largest magnitude of all ranks is checked as a product") {
     amp_optimizer_desc desc = kind_desc(1);
     const float        large = 3e38f;
@@ -2278,6 +2369,8 @@ TEST(bad_tensor, "law 9: a tensor with a bad field is not added") {
     BAD(grad_type, (amp_dtype)-1, AMP_ERROR_INVALID_ENUM);
     BAD(n, SIZE_MAX, AMP_ERROR_TOO_LARGE);
     BAD(n, SIZE_MAX / 2, AMP_ERROR_TOO_LARGE);
+    BAD(first, 16383, AMP_ERROR_INVALID_CONFIG);
+    BAD(first, (uint64_t)1 << 63, AMP_ERROR_INVALID_CONFIG);
 #undef BAD
     t            = good;
     t.model      = h;
@@ -3033,11 +3126,11 @@ static void hand_over(const rig *r, amp_optimizer *next, amp_optimizer_desc desc
     memcpy(w, r->tensor[0].weight, n * 4);
     CHECK_EQ_INT(amp_optimizer_status(&r->opt, &status), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_moments(&r->opt, 0, moment_in(&r->opt, 0, 0, m), moment_in(&r->opt, 0, 1, v)), AMP_OK);
-    desc.first_step = status.steps;
     CHECK_EQ_INT(amp_optimizer_init(next, &desc), AMP_OK);
     if (flat) CHECK_EQ_INT(amp_optimizer_add_flat(next, &t, parts, 2), AMP_OK);
     else CHECK_EQ_INT(amp_optimizer_add(next, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(next), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_set_steps(next, status.steps, 0), AMP_OK);
     CHECK_EQ_U64(amp_optimizer_gate(next)->step, status.steps);
     for (k = 0; k < 1 + flat; at += parts[k++].n) {
         enter();
@@ -3049,7 +3142,7 @@ static void hand_over(const rig *r, amp_optimizer *next, amp_optimizer_desc desc
     free(v);
 }
 
-TEST(handed_over, "contract: amp_optimizer_set_moments and first_step continue a run of another program: its steps "
+TEST(handed_over, "contract: amp_optimizer_set_steps and _set_moments continue a run of another program: its steps "
                   "have the same bits, with moments of fp32 and bf16, of all kinds, also where subnormals count as 0") {
     enum { N = 2055 };
     static const amp_storage fewer = {AMP_FORMAT_F32, AMP_FORMAT_BF16};
@@ -3199,7 +3292,6 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     TOLD(beta2, double_from_bits(0x7ff8000000000000ull), "NaN, and must be");
     TOLD(beta1, double_from_bits(0xfff0000000000000ull), "-inf, and must be");
     TOLD(eps, 1e39, "1e39, and must be 0 or more, and finite");
-    TOLD(first_step, UINT64_MAX, "18446744073709551615, and must be less than 2^63");
     TOLD(eps, 1e-60, "1e-60, and must be more than 0 in fp32");
     TOLD(momentum, -16777216.0, "-16777216, and must be");
     TOLD(max_norm, -0.1f, "-0.1, and must be");
@@ -3446,9 +3538,6 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         amp_optimizer      opt;
         if (kind == NUM_KINDS) desc.kind = AMP_KIND_LION;
         desc.problem    = why;
-        desc.first_step = UINT64_MAX;
-        CHECK_EQ_INT(init_result(&desc), AMP_ERROR_INVALID_CONFIG);
-        desc.first_step = 3;
         memset(&opt, 0, sizeof opt);
         CHECK_EQ_INT(amp_optimizer_moments(NULL, 0, m, NULL), AMP_ERROR_INVALID_ARGUMENT);
         CHECK_EQ_INT(amp_optimizer_set_moments(NULL, 0, m, NULL), AMP_ERROR_INVALID_ARGUMENT);
@@ -3459,6 +3548,9 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 0, m, NULL), AMP_ERROR_NOT_PREPARED);
         amp_optimizer_free(&opt);
         begin_moments(&opt, &desc, w, g);
+        TOLD(amp_optimizer_set_steps(&opt, 3, UINT64_MAX), AMP_ERROR_INVALID_CONFIG,
+             "skipped is 18446744073709551615, and must be less than 2^63");
+        TOLD(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK, "");
         TOLD(amp_optimizer_moments(&opt, 4, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 4");
         TOLD(amp_optimizer_set_moments(&opt, 4, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 4");
         TOLD(amp_optimizer_moments(&opt, 3, m, NULL), AMP_ERROR_UNSUPPORTED, "tensor 3 (frozen): it has no such moment");
@@ -3492,30 +3584,37 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         if (!one && !two) continue;
         desc.storage = &fewer;
         begin_moments(&opt, &desc, w, g);
+        CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
+        m[0] = 0.3f;
         TOLD(amp_optimizer_set_moments(&opt, 1, m, two ? m : NULL), AMP_ERROR_UNSUPPORTED, "tensor 1 (first): moments of 8 bits");
         CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 3, NULL, NULL), AMP_OK);
         amp_optimizer_free(&opt);
     }
 }
 
-TEST(moments_forgotten, "law 17: with first_step above 0 AdamW takes no step until each tensor that learns has its moments, by a "
+TEST(moments_forgotten, "law 17: after amp_optimizer_set_steps AdamW takes no step until each tensor that learns has its moments, by a "
                         "call or a state; moments of no step are refused; other kinds go on") {
     static saved_bytes file;
+    static const float zeros[2] = {0.0f, -0.0f};
     float              w[4][2] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}}, g[2] = {0, 0}, m[2] = {5, 6};
     char               why[AMP_PROBLEM_SIZE];
     amp_optimizer_desc desc = kind_desc(1);
     amp_optimizer      opt;
+    amp_status         status;
     int                kind, way;
     desc.problem = why;
     for (way = 0; way < 3; way++) {
-        desc.first_step = 3;
         begin_moments(&opt, &desc, w, g);
-        TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first): desc.first_step");
+        CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, zeros, zeros), AMP_OK); /* too early to count */
+        CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 2), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+        CHECK(status.steps == 3 && status.skipped == 2 && !status.skipped_in_a_row);
+        TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first): after amp_optimizer_set_steps");
         CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.1f), AMP_OK);
         TOLD(amp_optimizer_step_graph(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_moments, or load");
         if (way) {
             CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, m, m), AMP_OK);
-            TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 2 (second): desc.first_step");
+            TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 2 (second): after amp_optimizer_set_steps");
             CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 2, m, m), AMP_OK);
         } else {
             memset(&file, 0, sizeof file);
@@ -3528,11 +3627,16 @@ TEST(moments_forgotten, "law 17: with first_step above 0 AdamW takes no step unt
         }
         CHECK_EQ_INT(way == 1 ? amp_optimizer_step_graph(&opt) : amp_optimizer_step(&opt, 0.1f), AMP_OK);
         CHECK_EQ_U64(amp_optimizer_gate(&opt)->step, 4);
+        CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 0, 0), AMP_OK); /* and again from the beginning */
+        TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first)");
+        CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, zeros, zeros), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 2, zeros, zeros), AMP_OK);
+        TOLD(amp_optimizer_step(&opt, 0.1f), AMP_OK, "");
         amp_optimizer_free(&opt);
-        desc.first_step = 0;
         begin_moments(&opt, &desc, w, g);
         TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_INVALID_CONFIG,
-             "tensor 1 (first): these moments are of no step");
+             "tensor 1 (first): these moments are of no step: call amp_optimizer_set_steps");
+        TOLD(amp_optimizer_set_moments(&opt, 1, zeros, m), AMP_ERROR_INVALID_CONFIG, "tensor 1 (first): these moments");
         if (way) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.1f), AMP_OK);
         else file.at = 0, CHECK_EQ_INT(amp_optimizer_load(&opt, get_bytes, &file), AMP_OK);
         TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_OK, "");
@@ -3541,12 +3645,11 @@ TEST(moments_forgotten, "law 17: with first_step above 0 AdamW takes no step unt
     for (kind = 2; kind <= NUM_KINDS; kind++) {
         desc            = kind_desc(kind);
         desc.problem    = why;
-        desc.first_step = 3;
         if (kind == NUM_KINDS) desc.kind = AMP_KIND_LION;
         begin_moments(&opt, &desc, w, g);
+        CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
         TOLD(amp_optimizer_step(&opt, 0.1f), AMP_OK, "");
         amp_optimizer_free(&opt);
-        desc.first_step = 0;
         begin_moments(&opt, &desc, w, g);
         if (kind > 2) TOLD(amp_optimizer_set_moments(&opt, 1, m, NULL), AMP_OK, "");
         amp_optimizer_free(&opt);
@@ -3916,7 +4019,6 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     amp_tensor             t = {0};
     d.problem = why;
     d.kind    = AMP_KIND_ADAMW;
-    d.first_step = 3;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     t.n = 4, t.weight = w, t.grad = g, t.own = 1, t.rows = &table;
     table.row_length = table.max_rows = 2, table.rows = rows, table.num_rows = &num;
@@ -3926,11 +4028,12 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     t.weight = w + 4, t.grad = g + 4, t.own = 0;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
     SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_UNSUPPORTED,
          "call amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step");
     SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_UNSUPPORTED, "some tensors are own");
     SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_UNSUPPORTED, "amp_tensor.own");
-    SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "tensor 1: desc.first_step goes on from moments");
+    SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "tensor 1: after amp_optimizer_set_steps its moments");
     CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, g, g), AMP_OK);
     SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
     CHECK(!amp_optimizer_begin_step(&opt));
@@ -3945,7 +4048,7 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     t.own = 1;
     SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_UNSUPPORTED, "an optimizer without shards");
     amp_optimizer_free(&opt);
-    d.ranks = NULL, d.kind = AMP_KIND_OWN, d.first_step = 0; /* where all are own, it says nothing more */
+    d.ranks = NULL, d.kind = AMP_KIND_OWN; /* where all are own, it says nothing more */
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
@@ -4154,6 +4257,8 @@ int main(int argc, char **argv) {
     RUN(split_step);
     RUN(set_lr);
     RUN(ranks);
+    RUN(chunk_sums);
+    RUN(refused_ranks);
     RUN(ranks_magnitude);
     RUN(disabled_scaler);
     RUN(static_scaler);

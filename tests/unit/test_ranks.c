@@ -1076,7 +1076,7 @@ TEST(moments_forgotten, "law 17: where first_step is above 0 and moments were no
     all_are(3, AMP_OK);
     together(3, short_step);
     all_are(3, AMP_ERROR_BAD_STATE);
-    for (r = 0; r < 3; r++) CHECK(strstr(members[r].problem, "tensor 0 (short): desc.first_step"));
+    for (r = 0; r < 3; r++) CHECK(strstr(members[r].problem, "tensor 0 (short): after amp_optimizer_set_steps"));
     together(3, short_sets);
     all_are(3, AMP_OK);
     all_free();
