@@ -3,7 +3,7 @@
 
 vpath %.sh tests/host tests/gpu tests/trainers tests/faults
 
-TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm processors policy cache \
+TESTS    := numbers scaler optimizer report alloc ranks zero sparse fewer gemm processors policy cache \
             state recipes vectors bits model
 # Those that products reach, and of a step the least, which run on other processors than this one, too (tests/host/tier.sh).
 PRODUCTS := gemm cache policy recipes state sparse
@@ -130,6 +130,7 @@ $(call less,$(TIERS:%=$(BUILD)/tests/%.log): $(TESTS:%=$(CPU)/o2/%.log))
 $(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(CPU)/sanitize/processors.log \
     $(call logs,$(filter-out $(HALVED),$(PRODUCTS:%=sanitize/%)))
 
+$(foreach c,$(CONFIGS),$(CPU)/$(c)/zero.log): examples/ddp/zero.h
 $(BUILD)/tests/arm.log: tests/support/tiles.h tests/support/gemm_bits.h $(wildcard tests/host/compile/*) $(CPU)/aarch64/amp.o
 $(BUILD)/tests/cblas.log: tests/unit/test_cblas.c tests/host/cblas_trainer.c
 $(BUILD)/tests/platforms.log: tests/host/platforms.sh $(SUPPORT) $(TESTS:%=tests/unit/test_%.c) $(wildcard tests/host/compile/msvc/*)
@@ -174,7 +175,7 @@ $(BUILD)/tests/examples_cuda.log: tests/gpu/examples_cuda.sh examples/README.md 
                                   $(CPU)/o2/amp.o $(wildcard examples/*.cu examples/*/*.cu*) $(BUILD)/gpt
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
 
-$(BUILD)/tests/ranks.log: tests/trainers/ranks.sh tests/lib.sh examples/ddp/ddp_nccl.cu tests/gpu/emu/fake/nccl.h \
+$(BUILD)/tests/ranks.log: tests/trainers/ranks.sh tests/lib.sh $(wildcard examples/ddp/*) tests/gpu/emu/fake/nccl.h \
                           tests/bench/bench_ranks.c $(BUILD)/ddp_mpi $(KERNELS)plain/kernels.o \
                           $(CPU)/o2/amp.o
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
