@@ -59,11 +59,10 @@ memory() { # memory RANKS
             print $0
             printf "%d ranks: %.3f bytes for each parameter, and %.3f sent and received\n", n,
                 optimizer / p, sent / p
+            waits = (n == 1 ? 12 : n == 2 ? 8 : 4) * p + (n > 2 ? 4 * 2 * 16 * 16384 : 0)
             good = models == 2 * p + 2 * (1024 + 1024 + 10) && own <= p / n + 2 * 16384 &&
                 slices <= 16 * own && tables <= 6 * (2 * 216 + 9 * 256) + 28 * (p / 16384 + 6) + 1024 &&
-                sent == 2 * p + (n == 1 ? 12 : n == 2 ? 8 : 4) * p + (n > 1 ? 4 * n * own : 0) +
-                    (n > 2 ? 4 * 2 * 16 * 16384 : 0) &&
-                optimizer == models + slices + tables
+                sent == 2 * p + waits + (n > 1 ? 4 * n * own : 0) && optimizer == models + slices + tables
          } END {exit !good}' "$out/log" > "$out/memory"
 }
 
@@ -181,7 +180,7 @@ says 'an unknown option is named'           3 --bogus  --bogus
 [ "$(grep -c -e --bogus "$out/log")" = 1 ]
 check 'once' $?
 says 'a rank that is not there is named'    2 9:5      --plant 9:5
-says 'a checkpoint of another network is refused' 2 'r 0 (in)' --width 256 --resume "$out/half"
+says 'a checkpoint of another network is refused' 2 'in the file, not' --width 256 --resume "$out/half"
 says 'a checkpoint that is not there is named' 1 nowhere  --resume "$out/nowhere"
 says '--save-every without --save is refused' 1 'save-every: does nothing without --save; add'  --save-every 5
 file=$(ls "$out"/half.?.1-of-4)
