@@ -100,9 +100,8 @@ cuda: ## compile kernels and CUDA examples with nvcc for every architecture; sho
 gpu-carry: ## compile for a visit to a GPU (ARCH=90) what gpu.sh falls back on: take build/gpu along
 	$(Q)sh tests/gpu/gpu.sh carry build/gpu
 
-bench: $(BUILD)/bench $(BUILD)/bench_ranks ## measure the CPU functions beside memory, fp32, plain loops and one thread
+bench: $(BUILD)/bench ## measure the CPU functions beside memory, fp32, plain loops and one thread
 	$(Q)$(BUILD)/bench $(ARGS)
-	$(Q)$(BUILD)/bench_ranks
 
 # What pkg-config says: --cflags, where the header is, and kernels=, the path of the CUDA source that a
 # program with a GPU compiles besides. include/amp/amp.h is for Windows, which has an <amp.h> of its own.

@@ -484,7 +484,7 @@ static void recipe_i(void) {
 }
 
 /* j. The run of another program goes on here, from its moments (amp_optimizer_set_moments) and steps
-   (desc.first_step); and there again, with what amp_optimizer_moments writes. It has all weights in one array, as many
+   (amp_optimizer_set_steps); and there again, with what amp_optimizer_moments writes. It has all weights in one array, as many
    programs do, and here the two tensors that lie in it are added at once. Without moments and steps
    the optimizer would begin anew. */
 typedef struct flat { float w[DIM], m[DIM], v[DIM], grad[DIM]; } flat;
@@ -509,8 +509,7 @@ static void their_adam(flat *f, int first, int last) {
 }
 
 static void goes_on(flat *f, int moments, int steps) {
-    const amp_optimizer_desc desc = {.kind = AMP_KIND_ADAMW, .scaler = {.disabled = 1},
-                                     .first_step = moments ? 20 : 0};
+    const amp_optimizer_desc desc = {.kind = AMP_KIND_ADAMW, .scaler = {.disabled = 1}};
     const amp_tensor whole = {.n = DIM, .weight = f->w, .grad = f->grad};
     const amp_tensor parts[2] = {{.name = "lower", .n = 4}, {.name = "upper", .n = DIM - 4}};
     amp_optimizer opt;
@@ -518,6 +517,7 @@ static void goes_on(flat *f, int moments, int steps) {
     must(amp_optimizer_add_flat(&opt, &whole, parts, 2));
     must(amp_optimizer_prepare(&opt));
     if (moments) {
+        must(amp_optimizer_set_steps(&opt, 20, 0));
         must(amp_optimizer_set_moments(&opt, 0, f->m, f->v));
         must(amp_optimizer_set_moments(&opt, 1, f->m + parts[0].n, f->v + parts[0].n));
     }

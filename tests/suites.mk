@@ -3,7 +3,7 @@
 
 vpath %.sh tests/host tests/gpu tests/trainers tests/faults
 
-TESTS    := numbers scaler optimizer report alloc ranks zero sparse fewer gemm processors policy cache \
+TESTS    := numbers scaler optimizer report alloc zero sparse fewer gemm processors policy cache \
             state recipes vectors bits model
 # Those that products reach, and of a step the least, which run on other processors than this one, too (tests/host/tier.sh).
 PRODUCTS := gemm cache policy recipes state sparse

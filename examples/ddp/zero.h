@@ -148,7 +148,7 @@ static inline amp_result zero_init(zero *z, const amp_optimizer_desc *desc,
                                    const zero_ranks *ranks, int micro) {
     memset(z, 0, sizeof *z);
     z->desc = *desc, z->desc.problem = z->problem, z->ranks = *ranks, z->micro = micro;
-    if (desc->kind == AMP_KIND_OWN || desc->shared_scaler || desc->ranks || micro < 1)
+    if (desc->kind == AMP_KIND_OWN || desc->shared_scaler || desc->reduce_fn || micro < 1)
         return AMP_ERROR_UNSUPPORTED;
     for (z->block = 1; micro % (2 * z->block * ranks->count) == 0;) z->block *= 2;
     if (ranks->count == 1) z->block = micro;
@@ -334,10 +334,9 @@ static inline amp_result zero_gather(zero *z) { /* after set-up, a step or a loa
 static inline amp_result zero_prepare(zero *z) {
     const double       hash = zero_hash(z);
     double             sum = hash;
-    const amp_ranks    ranks = {0, 0, zero_reduce, z, 1};
     amp_optimizer_desc desc = z->desc;
     amp_result         result;
-    desc.ranks = &ranks;
+    desc.reduce_fn = zero_reduce, desc.reduce_user = z;
     zero_layout(z);
     z->memory = z->ranks.allocate ? z->ranks.allocate(z->ranks.user, z->used) : calloc(1, z->used);
     if (!z->memory) return AMP_ERROR_OUT_OF_MEMORY;

@@ -486,16 +486,14 @@ TEST(masters_made, "the master that prepare made from half weights finds the hal
     }
 }
 
-TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one in shards, has no place in a cache: "
+TEST(no_masters, "manual: a weight in a state that has no fp32 master has no place in a cache: "
                  "it is refused, and desc.problem names the tensor") {
     static const storage_row states[] = {SPLIT, BIT24_8BIT, SR};
     float                  w[2][64], g[64];
     char                   why[AMP_PROBLEM_SIZE];
     size_t                 k;
     begin(1 << 16);
-    for (k = 0; k <= COUNT_OF(states); k++) {
-        const int          split = k < COUNT_OF(states);
-        const amp_ranks    alone = {0, 1, NULL, NULL, 0};
+    for (k = 0; k < COUNT_OF(states); k++) {
         amp_optimizer_desc d;
         amp_optimizer      opt;
         amp_tensor         t;
@@ -505,20 +503,17 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
         d.problem = why;
         d.kind    = AMP_KIND_ADAMW;
         d.dtype   = AMP_BF16;
-        if (!split) d.ranks = &alone;
         OK(amp_optimizer_init(&opt, &d));
         t.n = 64, t.weight = w[0], t.keep_fp32 = 1;
         OK(amp_optimizer_add(&opt, &t)); /* this one would do */
         t.name = "table", t.weight = w[1], t.grad = g, t.keep_fp32 = 0;
-        t.storage = split ? &storages[states[k]] : NULL;
+        t.storage = &storages[states[k]];
         OK(amp_optimizer_add(&opt, &t));
         OK(amp_optimizer_prepare(&opt));
         CHECK_EQ_INT(amp_session_add_optimizer(&session, &opt), AMP_ERROR_UNSUPPORTED);
-        CHECK(strstr(why, split ? "tensor 1 (table): its storage" : "desc.ranks") != NULL &&
-              strstr(why, "amp_optimizer_model") != NULL);
+        CHECK(strstr(why, "tensor 1 (table): its storage") != NULL && strstr(why, "amp_optimizer_model") != NULL);
         CHECK_EQ_INT(session.num_optimizers, 0);
         amp_optimizer_free(&opt);
-        if (!split) continue;
         t.storage = &storages[k ? FP32_BF16 : FP32_8BIT]; /* these are in weight: it is taken */
         OK(amp_optimizer_init(&opt, &d));
         OK(amp_optimizer_add(&opt, &t));

@@ -1,6 +1,6 @@
 /* test_fewer.c - storage formats: the codecs against formulas in double, chance
    against its mean and variance, and whole optimizers: split beside default, instruction sets, state
-   files, shards, rows, and what is refused. */
+   files, slices, rows, and what is refused. */
 
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
 #define AMP_KERNELS /* the core: codecs */
@@ -959,7 +959,7 @@ TEST(small_steps, "steps too small for a half are not lost: stochastic rounding 
     }
 }
 
-/* ------------------------------------------------------------------------- rows and shards */
+/* ------------------------------------------------------------------------- rows and slices */
 
 TEST(rows, "gradients of few rows: where every row is there once, the bits of a dense step; rows that are "
            "not there keep every bit") {
@@ -1008,81 +1008,6 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
                      (ROWS - 8) * LENGTH * 2) == 0);
         amp_optimizer_free(&a);
         amp_optimizer_free(&b);
-    }
-}
-
-/* Two ranks that take turns in one thread. Here gradients are the same on both, so that norms need no
-   meeting: clipping is off. Prepare adds up two words of each rank, hashes of their numbers. */
-static amp_result no_sum(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
-    uint64_t rank;
-    (void)user, (void)maxima, (void)num_maxima; /* the same on both */
-    if (num_sums != 2) return AMP_OK;
-    sums[0] = sums[1] = 0.0;
-    for (rank = 0; rank < 2; rank++) {
-        const uint64_t product = (1 ^ rank) * 0x9e3779b97f4a7c15u, hash = product ^ product >> 32;
-        sums[0] += (double)(hash >> 32);
-        sums[1] += (double)(hash & 0xffffffffu);
-    }
-    return AMP_OK;
-}
-
-/* What is kept is what was saved, though a step was taken since. */
-static void part_comes_back(amp_optimizer *opt, const float *grad) {
-    blob x = {NULL, 0, 0}, y = {NULL, 0, 0};
-    OK(amp_optimizer_save(opt, blob_write, &x));
-    OK(amp_optimizer_accumulate(opt, 0, grad, 0, 1, AMP_F32));
-    OK(fused(opt, 0.5f));
-    OK(amp_optimizer_load(opt, blob_read, &x));
-    OK(amp_optimizer_save(opt, blob_write, &y));
-    CHECK(same(&x, &y));
-    free(x.bytes), free(y.bytes);
-}
-
-TEST(shards, "law 10: on two ranks as on one, each storage with each optimizer and both types of models: models, and "
-             "chance by the element's number; a rank's file brings its part back") {
-    enum { N = 16384 + 70 };
-    static float begun[N], weight[3][N], grad[N];
-    int          rank, k;
-    size_t       i, first, n, form, kind;
-    uint64_t     rng = 9;
-    for (i = 0; i < N; i++) begun[i] = unit(&rng), grad[i] = unit(&rng);
-    for (form = 0; form < (FORMS + 2) * ROWS_OF_OPTIMIZERS; form += test_state.quick == 2 ? 7 : 1) {
-        const size_t  stored = form / ROWS_OF_OPTIMIZERS;
-        const size_t  size   = stored < FORMS ? 2 : 4;
-        amp_optimizer opt[3];
-        kind = form % ROWS_OF_OPTIMIZERS;
-        for (k = 0; k < 3; k++) { /* one of one rank, two of two */
-            amp_optimizer_desc d = desc_in(kinds[kind].kind, kinds[kind].momentum, stored % FORMS);
-            amp_ranks          ranks;
-            amp_tensor         t;
-            memset(&t, 0, sizeof t);
-            rank          = k ? k - 1 : 0;
-            memset(&ranks, 0, sizeof ranks);
-            ranks.rank  = rank;
-            ranks.count = k ? 2 : 1;
-            if (k) ranks.reduce_fn = no_sum;
-            d.ranks = &ranks;
-            if (stored >= FORMS) /* all copies in fp32 */
-                d.dtype = AMP_F32, d.storage = &storages[stored == FORMS ? FP32_BF16 : FP32_8BIT];
-            memcpy(weight[k], begun, sizeof begun);
-            t.n = N, t.weight = weight[k], t.grad_later = 1;
-            OK(amp_optimizer_init(&opt[k], &d));
-            OK(amp_optimizer_add(&opt[k], &t));
-            OK(prepare_scaled(&opt[k]));
-        }
-        for (i = 0; i < 6; i++)
-            for (k = 0; k < 3; k++) {
-                amp_optimizer_range(&opt[k], 0, &first, &n);
-                OK(amp_optimizer_accumulate(&opt[k], 0, grad + first, 0, 1, AMP_F32));
-                OK(fused(&opt[k], 0.01f));
-            }
-        for (k = 1; k < 3; k++) {
-            amp_optimizer_range(&opt[k], 0, &first, &n);
-            CHECK(n > 0 && memcmp((const char *)amp_optimizer_model(&opt[0], 0) + first * size,
-                                  (const char *)amp_optimizer_model(&opt[k], 0) + first * size, n * size) == 0);
-            part_comes_back(&opt[k], grad + first);
-        }
-        for (k = 0; k < 3; k++) amp_optimizer_free(&opt[k]);
     }
 }
 
@@ -1538,7 +1463,6 @@ int main(int argc, char **argv) {
     RUN(small_steps);
     RUN(decays);
     RUN(rows);
-    RUN(shards);
     RUN(slices);
     RUN(moments_of_8_bits);
     RUN(spent_weights);

@@ -1764,14 +1764,9 @@ static amp_result meet(void *user, double *norm2, size_t num_sums, uint32_t *max
     return AMP_OK;
 }
 
-/* Ranks that meet and have no shards. */
-static amp_ranks whole(amp_result (*reduce_fn)(void *, double *, size_t, uint32_t *, size_t), void *user) {
-    amp_ranks ranks;
-    memset(&ranks, 0, sizeof ranks);
-    ranks.whole  = 1;
-    ranks.reduce_fn = reduce_fn;
-    ranks.user   = user;
-    return ranks;
+static void meets(amp_optimizer_desc *d, amp_result (*reduce_fn)(void *, double *, size_t, uint32_t *, size_t), void *user) {
+    d->reduce_fn   = reduce_fn;
+    d->reduce_user = user;
 }
 
 TEST(ranks, "contract: reduce_fn meets in the middle of a check: norms add up, an overflow anywhere "
@@ -1780,11 +1775,10 @@ TEST(ranks, "contract: reduce_fn meets in the middle of a check: norms add up, a
     for (kind = 0; kind < NUM_KINDS; kind++) {
         amp_optimizer_desc desc = kind_desc(kind);
         other_rank         other;
-        const amp_ranks    ranks = whole(meet, &other);
         rig                r;
         uint64_t           before;
         memset(&other, 0, sizeof other);
-        desc.ranks    = &ranks;
+        meets(&desc, meet, &other);
         desc.max_norm = 2.5f;
         rig_single(&r, &desc, 2, AMP_F32);
         store(r.tensor[0].grad, AMP_F32, 0, 3.0f * 65536.0f);
@@ -1828,12 +1822,11 @@ TEST(chunk_sums, "manual: amp_optimizer_chunk_sums gives reduce_fn the sum of sq
     static float       w[2][N], g[2][N];
     amp_optimizer_desc desc = kind_desc(1);
     chunked            seen = {0};
-    const amp_ranks    ranks = whole(meet_chunks, &seen);
     amp_optimizer      opt;
     amp_tensor         t = {0};
     size_t             n = 9;
-    desc.ranks = &ranks;
-    seen.opt   = &opt;
+    meets(&desc, meet_chunks, &seen);
+    seen.opt = &opt;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     t.n = N, t.weight = w[0], t.grad = g[0], t.own = 1;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
@@ -1861,12 +1854,11 @@ TEST(refused_ranks, "manual: a rank whose step is refused before the check reduc
         amp_optimizer_desc desc = kind_desc(kind);
         chunked            seen = {0};
         other_rank         other = {0};
-        amp_ranks          ranks = whole(meet_chunks, &seen);
         const float        lr = kind ? -1.0f : 0.1f;
         rig                r;
         uint64_t           before;
-        desc.ranks = &ranks;
-        seen.opt   = &r.opt;
+        meets(&desc, meet_chunks, &seen);
+        seen.opt = &r.opt;
         rig_single(&r, &desc, 5, AMP_F32);
         fill_grads(&r, 1, 65536.0f);
         CHECK(rig_step(&r, 0.1f));
@@ -1884,7 +1876,7 @@ TEST(refused_ranks, "manual: a rank whose step is refused before the check reduc
             CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_OPEN);
         }
         rig_end(&r);
-        ranks = whole(meet, &other);
+        meets(&desc, meet, &other);
         desc.scaler.disabled = 1;
         rig_single(&r, &desc, 5, AMP_F32);
         fill_grads(&r, 1, 1.0f);
@@ -1903,11 +1895,10 @@ TEST(ranks_magnitude, "law 5: the largest magnitude of all ranks is checked as a
     amp_optimizer_desc desc = kind_desc(1);
     const float        large = 3e38f;
     other_rank         other;
-    const amp_ranks    ranks = whole(meet, &other);
     rig                r;
     memset(&other, 0, sizeof other);
     memcpy(&other.maxima[1], &large, 4);
-    desc.ranks             = &ranks;
+    meets(&desc, meet, &other);
     desc.scaler.init_scale = 0.25f;
     rig_single(&r, &desc, 2, AMP_F32);
     CHECK(!rig_step(&r, 0.1f));
@@ -2570,9 +2561,8 @@ TEST(found_inf_before_ranks, "contract: a found_inf written by hand is there bef
     for (kind = 0; kind < NUM_KINDS; kind++) {
         amp_optimizer_desc desc = kind_desc(kind);
         uint32_t           seen = 99;
-        const amp_ranks    ranks = whole(ask_skip, &seen);
         rig                r;
-        desc.ranks = &ranks;
+        meets(&desc, ask_skip, &seen);
         rig_single(&r, &desc, 5, AMP_F32);
         fill_grads(&r, 1, 65536.0f);
         amp_optimizer_scaler(&r.opt)->found_inf = 2;
@@ -2715,25 +2705,20 @@ static bool get_bytes(void *user, void *data, size_t num_bytes) {
 
 TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environment or file need not ask; a preset is no "
                     "scale, nor is a file whose scaler was disabled") {
-    enum { PLAIN, PRESET, ONE, NO_SCALE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, RANK, NONE, EMPTY, ENV_SCALE, ENV_BF16,
+    enum { PLAIN, PRESET, ONE, NO_SCALE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, NONE, EMPTY, ENV_SCALE, ENV_BF16,
            ENV_FP16, ENV_NO_SCALE, FILED, FILED_DISABLED, COUNT };
-    static const int refused[] = {PLAIN, PRESET, RANK, ENV_FP16, ENV_NO_SCALE, FILED_DISABLED};
-    amp_ranks        alone;
+    static const int refused[] = {PLAIN, PRESET, ENV_FP16, ENV_NO_SCALE, FILED_DISABLED};
     amp_scaler       shared;
     int              kind, way;
-    memset(&alone, 0, sizeof alone);
-    alone.count = 1;
     for (kind = 0; kind < 2; kind++)
         for (way = 0; way < COUNT; way++) {
             float              w[2] = {1, 2}, g[2] = {0, 0};
             static saved_bytes file;
             other_rank         other;
-            const amp_ranks    ranks = whole(meet, &other);
             amp_optimizer_desc desc;
             amp_optimizer      opt;
             amp_result         want = AMP_OK;
             size_t             k;
-            if (way == RANK && !kind) continue; /* not for optimizers of your own */
             for (k = 0; k < sizeof refused / sizeof *refused; k++)
                 if (way == refused[k]) want = AMP_ERROR_BAD_STATE;
             memset(&desc, 0, sizeof desc);
@@ -2748,8 +2733,7 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
             if (way == DISABLED || way == FILED_DISABLED) desc.scaler.disabled = 1;
             CHECK_EQ_INT(amp_scaler_init(&shared, NULL), AMP_OK);
             if (way == SHARED) desc.shared_scaler = &shared;
-            if (way == REDUCED) desc.ranks = &ranks;
-            if (way == RANK) desc.ranks = &alone;
+            if (way == REDUCED) meets(&desc, meet, &other);
             if (way >= ENV_SCALE && way <= ENV_NO_SCALE) {
                 if (way == ENV_SCALE) setenv("AMP_LOSS_SCALE", "1024", 1);
                 else setenv("AMP_DTYPE", way == ENV_BF16 ? "bf16" : "fp16", 1);
@@ -2788,13 +2772,12 @@ TEST(no_gradients, "law 17: a step in which no gradient was registered is AMP_ER
                     float              w[2] = {1.0f, 2.0f}, g[2] = {0.0f, 0.0f};
                     char               why[AMP_PROBLEM_SIZE];
                     other_rank         other;
-                    const amp_ranks    ranks = whole(meet, &other);
                     amp_optimizer      opt;
                     amp_tensor         t;
                     memset(&other, 0, sizeof other);
                     memset(&t, 0, sizeof t);
                     desc.problem = why;
-                    if (reduces) desc.ranks = &ranks;
+                    if (reduces) meets(&desc, meet, &other);
                     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
                     t.n          = n ? 2 : 0;
                     t.weight     = w;
@@ -3232,26 +3215,6 @@ static int teams_of_step(amp_kind kind, size_t n) {
     rig_end(&r);
     return (int)n;
 }
-static int teams_of_sum(size_t n, size_t count) {
-    static const amp_ranks alone = {0, 1, NULL, NULL, 0};
-    amp_optimizer_desc     desc  = {0};
-    amp_optimizer          opt;
-    amp_tensor             t     = {0};
-    float                 *x     = (float *)calloc(n * (count + 1), sizeof *x);
-    desc.kind    = AMP_KIND_SGD;
-    desc.ranks   = &alone;
-    t.n          = n;
-    t.weight     = x;
-    t.grad_later = 1;
-    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
-    teams = 0;
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x + n, n, count, AMP_F32), AMP_OK);
-    amp_optimizer_free(&opt);
-    free(x);
-    return teams;
-}
 
 TEST(teams, "tensors below four chunks are one thread's: to call others would take longer; larger ones are shared") {
     static const size_t alone[] = {1, CHUNK, CHUNK + 616, 2 * CHUNK, 3 * CHUNK};
@@ -3259,14 +3222,9 @@ TEST(teams, "tensors below four chunks are one thread's: to call others would ta
     for (k = 0; k < sizeof alone / sizeof *alone; k++) {
         CHECK_EQ_INT(teams_of_step(AMP_KIND_OWN, alone[k]), 0);
         CHECK_EQ_INT(teams_of_step(AMP_KIND_ADAMW, alone[k]), 0);
-        CHECK_EQ_INT(teams_of_sum(alone[k], 1), 0);
     }
     CHECK_EQ_INT(teams_of_step(AMP_KIND_OWN, 4 * CHUNK), 3); /* check, unscale, model */
     CHECK_EQ_INT(teams_of_step(AMP_KIND_ADAMW, 4 * CHUNK), 2);
-    CHECK_EQ_INT(teams_of_sum(4 * CHUNK, 1), 1);
-    CHECK_EQ_INT(teams_of_sum(CHUNK, 3), 0); /* of all that is added */
-    CHECK_EQ_INT(teams_of_sum(CHUNK, 4), 1);
-    CHECK_EQ_INT(teams_of_sum(256, 256), 0); /* one piece */
 }
 #else
 TEST(teams, "tensors below four chunks are one thread's") { SKIP("no OpenMP of gcc whose calls can be counted"); }
@@ -3728,10 +3686,6 @@ TEST(every_call_tells, "promises: each call that returns an amp_result writes de
     TOLD(amp_optimizer_load_file(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "path is NULL");
     TOLD(amp_optimizer_load_file(&opt, "no_such_directory/f"), AMP_ERROR_NOT_FOUND, "no such file");
     TOLD(amp_optimizer_save_file(&opt, "no_such_directory/f"), AMP_ERROR_WRITE, "could not be written");
-    TOLD(amp_optimizer_accumulate(&opt, 9, g, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "no tensor 9");
-    TOLD(amp_optimizer_accumulate(&opt, 0, g, 0, 1, (amp_dtype)7), AMP_ERROR_INVALID_ENUM, "type is 7");
-    TOLD(amp_optimizer_accumulate(&opt, 0, NULL, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "grads is NULL");
-    TOLD(amp_optimizer_accumulate(&opt, 0, g, 0, 1, AMP_F32), AMP_ERROR_UNSUPPORTED, "not in shards");
     amp_optimizer_free(&opt);
     bare.problem = why, bare.allocator.allocate_fn = no_memory, bare.allocator.release_fn = no_free;
     TOLD(amp_optimizer_init(&poor, &bare), AMP_OK, "");
@@ -4009,7 +3963,6 @@ TEST(own_reports, "contract: a sampled step counts each weight once, own or not,
 }
 
 TEST(own_refused, "law 19: what an optimizer with own tensors does not offer says which way to go, and changes nothing") {
-    static const amp_ranks one = {0, 1, NULL, NULL, 0};
     float                  w[8] = {1, 2, 3, 4, 5, 6, 7, 8}, g[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     uint32_t               rows[2] = {0, 1}, num = 2;
     amp_rows               table;
@@ -4043,12 +3996,7 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     SAYS(amp_optimizer_moments(&opt, 0, w, NULL), AMP_ERROR_UNSUPPORTED, "own");
     CHECK_EQ_F32(w[4], 5.0f);
     amp_optimizer_free(&opt);
-    d.ranks = &one;
-    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
-    t.own = 1;
-    SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_UNSUPPORTED, "an optimizer without shards");
-    amp_optimizer_free(&opt);
-    d.ranks = NULL, d.kind = AMP_KIND_OWN; /* where all are own, it says nothing more */
+    d.kind = AMP_KIND_OWN, t.own = 1; /* where all are own, it says nothing more */
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
@@ -4060,18 +4008,16 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
 #undef SAYS
 
 /* What prepare answers to two tensors, and whether it says so in these words. */
-TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and rows point to") {
-    float              w[8] = {0}, g[4] = {1, 1, 1, 1}, x[4] = {0};
+TEST(copied_structs, "amp.h optimizer: init and add copy what report and rows point to") {
+    float              w[8] = {0}, g[4] = {1, 1, 1, 1};
     const uint32_t     at[2] = {3, 1};
     uint32_t           num = 2;
-    amp_ranks          ranks = {0, 1, NULL, NULL, 0};
     amp_report_desc    watch = {1, 0.0f, 0.0f};
     amp_rows           rows  = {2, 2, at, &num};
     amp_optimizer_desc d = {0};
     amp_optimizer      opt, moved;
     amp_tensor         t = {0};
     amp_report         report;
-    size_t             first = 1, n = 0;
     d.kind = AMP_KIND_SGD, d.scaler.disabled = 1, d.report = &watch;
     t.n = 8, t.weight = w, t.grad = g, t.rows = &rows;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
@@ -4086,19 +4032,6 @@ TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and 
     CHECK_EQ_INT(amp_optimizer_report(&moved, &report), AMP_OK);
     CHECK_EQ_U64(report.sampled, 1);
     amp_optimizer_free(&moved);
-
-    d.report = NULL, d.ranks = &ranks;
-    t.n = 4, t.weight = x, t.rows = NULL;
-    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
-    memset(&ranks, 0xff, sizeof ranks);
-    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-    amp_optimizer_range(&opt, 0, &first, &n);
-    CHECK(first == 0 && n == 4);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, 0, 1, AMP_F32), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_OK);
-    CHECK_EQ_F32(((const float *)amp_optimizer_model(&opt, 0))[3], -1.0f);
-    amp_optimizer_free(&opt);
 }
 
 static amp_result apart(const amp_tensor *one, const amp_tensor *two, const char *text) {
