@@ -15,6 +15,7 @@ PYTHON ?= python3
 N      ?= 100
 SEED   ?= 1
 TIER   ?= avx2
+WORD   ?=
 PREFIX ?= /usr/local
 V      ?= 0
 
@@ -33,13 +34,13 @@ include tests/suites.mk # lists of tests and suites, and their rules
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small trainers pictures examples vectors prove install uninstall clean
+.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small bench-trainers pictures examples vectors prove install uninstall clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
 help: ## show this help
 	@echo "amp.h $(VERSION)"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 	@echo "  CC CXX CLANG MPICC CFLAGS BUILD JOBS PREFIX V=1 may be set (make clean after a change)"
 
 run: $(BUILD)/train ## train on real images in mixed precision: table, pictures, parity with fp32
@@ -84,9 +85,9 @@ soak: $(BUILD)/ddp_mpi $(BUILD)/tests/o2/model.log ## 10^6 steps, 2,500 kills, 1
 mutants: ## plant N=100 faults, one at a time, by SEED=1: which do the tests not see? It goes on where it was ended
 	$(Q)CC="$(CC)" CXX="$(CXX)" CLANG="$(CLANG)" $(PYTHON) tests/faults/mutants.py $(BUILD)/mutants $(N) $(SEED)
 
-vectors: ## run tests/vectors on amp.h, and on PyTorch's scaler where it is (PYTHON=...)
+vectors: ## run tests/vectors on amp.h (PYTHON=... reads its state files)
 	$(Q)mkdir -p $(BUILD)
-	$(Q)CC="$(CC)" sh tests/host/vectors.sh $(BUILD)/vectors
+	$(Q)CC="$(CC)" sh tests/host/vector_files.sh $(BUILD)/vectors
 
 prove: ## what tests/proof/README.md says is proved, goal by goal
 	$(Q)mkdir -p $(BUILD)
@@ -95,7 +96,7 @@ prove: ## what tests/proof/README.md says is proved, goal by goal
 cuda: ## compile kernels and CUDA examples with nvcc for every architecture; show registers
 	$(Q)mkdir -p $(BUILD)/cuda
 	$(Q)sh tests/gpu/nvcc.sh $(BUILD)/cuda
-	$(Q)CXX="$(CXX)" sh tests/host/headers.sh $(ARGS) $(BUILD)/cuda/headers
+	$(Q)CXX="$(CXX)" sh tests/gpu/headers.sh $(ARGS) $(BUILD)/cuda/headers
 
 gpu-carry: ## compile for a visit to a GPU (ARCH=90) what gpu.sh falls back on: take build/gpu along
 	$(Q)sh tests/gpu/gpu.sh carry build/gpu
@@ -145,7 +146,7 @@ bench-small: $(BUILD)/bench_small ## measure small products and few rows beside 
 bench-compare: ## set amp.h's speed beside that of REF=commit (ARGS: words of rows); exit 1 below .95
 	$(Q)CC="$(CC)" CFLAGS="$(CFLAGS)" sh tests/bench/compare.sh $(BUILD)/compare amp.h "$(REF)" $(ARGS)
 
-trainers: ## measure the trainers in DIR without and with their diffs, ROUNDS=3 times in turns (tests/bench/trainers.sh)
+bench-trainers: ## measure the trainers in DIR without and with their diffs, ROUNDS=3 times in turns (tests/bench/trainers.sh)
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/bench/trainers.sh "$(DIR)" $(ROUNDS)
 
 pictures: ## draw README's picture of trainers from the figures in tests/bench/trainers.txt
@@ -153,10 +154,10 @@ pictures: ## draw README's picture of trainers from the figures in tests/bench/t
 	    cp $(BUILD)/trainers.svg tests/bench/
 
 FORMAT = if command -v clang-format > /dev/null; then clang-format --style='{IndentWidth: 4, ColumnLimit: 98}'; else cat; fi
-tier: ## print amp.h's functions of TIER=avx2 without macros (x4 avx512 pairs tiles; neon mmla: CC=...)
+tier: ## print amp.h's functions of TIER=avx2, or those with WORD=adamw, without macros (x4 avx512 pairs tiles; neon mmla: CC=...)
 	$(Q)printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"' | $(CC) -std=c99 -I. -E -x c - | { $(FORMAT); } | \
-	    awk -v tier="$(TIER)" -f tests/host/tier.awk || \
-	    { echo 'make tier: $(CC) has no function that ends with _$(TIER)' >&2; exit 1; }
+	    awk -v tier="$(TIER)" -v word="$(WORD)" -f tests/host/tier.awk || \
+	    { echo 'make tier: $(CC) has no function $(if $(WORD),with $(WORD) )that ends with _$(TIER)' >&2; exit 1; }
 
 clean: ## remove everything that was built
 	$(Q)rm -rf $(BUILD)
@@ -186,10 +187,6 @@ $(BUILD)/state: examples/nets/gpt.c
 $(BUILD)/%: %.c $(HEADERS) $(BUILD)/amp.o
 	@echo "  CC  $@"
 	$(Q)$(CC) $(EXAMPLE)
-
-$(BUILD)/bench_ranks: tests/bench/bench_ranks.c tests/bench/clock.h tests/support/prepare.h amp.h | $(BUILD)
-	@echo "  CC  $@"
-	$(Q)$(CC) -std=c99 $(CFLAGS) -I. $< -o $@ -lm
 
 # bench has rows with two threads where the compiler has OpenMP.
 $(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/support/gemm_ex.h tests/support/prepare.h amp.h | $(BUILD)

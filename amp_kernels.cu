@@ -1488,8 +1488,6 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
     if (!ROWS) ampi_end_update(plan);
 }
 
-#ifndef AMP_NO_STORAGE
-
 /* B where not all arrays are fp32. A thread has N elements of a group of 32, so that 32 / N lanes
    agree on the group's largest magnitude. N is four if arrays are aligned for it, with formats
    that are constants; else one, with any format.
@@ -1653,7 +1651,7 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
         uint32_t    u[N];
         for (int k = 0; k < N; k++) {
             u[k] = ampi_bits_of_f32(x[k]);
-            if (size == 2) u[k] = ampi_stochastic(u[k], draws->of(k), 0);
+            if (size == 2) u[k] = ampi_stochastic(u[k], draws->of(k));
             else if (size == 1)
                 u[k] = SECOND ? ampi_v_code(x[k], down, draws->of(k))
                               : ampi_m_code(x[k], down, draws->of(k));
@@ -1739,10 +1737,10 @@ template <> struct ampi_coded_in<true> { typedef const ampi_coded type; };
 
 /* Bytes of an element in a format. */
 AMPI_DEVICE constexpr int ampi_bytes_of(int format) {
-    return format == AMP_FORMAT_F32                                    ? 4
-           : format == AMP_FORMAT_SR                                   ? 0
-           : format == AMP_FORMAT_8BIT || format == AMP_FORMAT_24BIT ? 1
-                                                                       : 2;
+    return format == AMP_FORMAT_F32    ? 4
+           : format == AMP_FORMAT_SR   ? 0
+           : format == AMP_FORMAT_8BIT ? 1
+                                       : 2;
 }
 
 /* Is any of four not finite, or so large that the core does not round it up? */
@@ -1763,25 +1761,22 @@ AMPI_DEVICE bool ampi_any_large(const float *x) {
 #endif
 }
 
-/* N models and low bits, as by the core's ampi_model_of. For a bf16 model, if none of four
-   masters is large, rounding is one addition. */
+/* N models and low bits, as by the core's ampi_model_of. If none of four masters is large, rounding
+   is one addition. */
 template <int N>
-AMPI_DEVICE void ampi_models_of(const float *p, const ampi_draws<N> &draws, int master, int f16,
+AMPI_DEVICE void ampi_models_of(const float *p, const ampi_draws<N> &draws, int master,
                                 uint32_t *model, uint32_t *low) {
-    bool plain = N == 4 && !f16; /* not const: nvcc would warn of what N = 1 never reaches */
+    bool plain = N == 4; /* not const: nvcc would warn of what N = 1 never reaches */
     if (plain) plain = !ampi_any_large(p);
     if (!plain) {
         for (int k = 0; k < N; k++)
-            model[k] = ampi_model_of(p[k], draws.of(k), &low[k], master, f16);
+            model[k] = ampi_model_of(p[k], draws.of(k), &low[k], master);
         return;
     }
     for (int k = 0; k < N; k++) {
         const uint32_t u = ampi_bits_of_f32(p[k]);
-        low[k] = u + (master == AMP_FORMAT_SR      ? draws.of(k)
-                      : master == AMP_FORMAT_24BIT ? (u >> 8 & 1u) + 0x807fu
-                                                   : 0x8000u);
+        low[k]   = u + (master == AMP_FORMAT_SR ? draws.of(k) : 0x8000u);
         model[k] = low[k] >> 16;
-        low[k] >>= master == AMP_FORMAT_24BIT ? 8 : 0;
     }
 }
 
@@ -1796,7 +1791,6 @@ AMPI_DEVICE void ampi_step_coded_as(typename ampi_coded_in<N == 4>::type t) {
     };
     const int        master = N == 1 ? (int)t.master.format : MASTER;
     const int        wide   = master == AMP_FORMAT_F32;
-    const int        f16    = t.model.type == AMP_F16;
     const unsigned   first  = N == 1 ? t.from : t.first;
     const unsigned   behind = N == 1 ? t.behind - (t.rest - t.first) : t.rest;
     const unsigned   lane   = N == 1 ? threadIdx.x % 32 : 0; /* groups fill all lanes of a warp */
@@ -1823,13 +1817,13 @@ AMPI_DEVICE void ampi_step_coded_as(typename ampi_coded_in<N == 4>::type t) {
 #pragma unroll
         for (int k = 0; k < N; k++) {
             p[k] = wide ? ampi_f32_from_bits(low.of(k))
-                        : ampi_master(high.of(k), low.of(k), master, f16);
+                        : ampi_master(high.of(k), low.of(k), master);
             ampi_optimize((amp_kind)KIND, both.has_m, &t.rates, ampi_unscale(g[k], t.factor),
                           &p[k], &m[k], &v[k]);
             l[k] = ampi_bits_of_f32(p[k]);
             g[k] = 0;
         }
-        if (!wide) ampi_models_of<N>(p, draws, master, f16, h, l);
+        if (!wide) ampi_models_of<N>(p, draws, master, h, l);
         if (master == AMP_FORMAT_SR) draws.next();
         if (here) {
             if (!wide) ampi_packed<HIGH, N, false>::put(t.model.base, i, 2, h);
@@ -1934,36 +1928,29 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
 }
 
 /* Only set-up, refresh and loads need it. */
-AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored master,
-                                 const void *src, uint64_t n) {
+AMPI_KERNEL(3) ampi_split_kernel(void *model, ampi_stored master, const void *src, uint64_t n) {
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < n; i += (uint64_t)gridDim.x * blockDim.x)
-        ampi_split_one(model, (amp_dtype)model_type, &master, src, i);
+        ampi_split_one(model, &master, src, i);
 }
 
-static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtype model_type,
-                                  const ampi_stored *master, const void *src, size_t n) {
-    return ampi_launch(ampi_grid_of(self, n / 256 + 1, 256), ampi_split_kernel, model, model_type,
-                       *master, src, n);
+static amp_result ampi_cuda_split(const amp_backend *self, void *model, const ampi_stored *master,
+                                  const void *src, size_t n) {
+    return ampi_launch(ampi_grid_of(self, n / 256 + 1, 256), ampi_split_kernel, model, *master,
+                       src, n);
 }
 
-#else
-#define ampi_coded_kernel ampi_update_kernel
-#define ampi_split_kernel ampi_decide_kernel
-#define ampi_cuda_split   NULL
-#endif /* AMP_NO_STORAGE */
 
 /* The jobs around an optimizer of the user's own. OWN: only for own slots, which have the last
    chunks. (The scale is published here, and B does not publish it again.) */
 template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const uint64_t all     = plan.num_chunks << plan.split;
     const uint64_t others  = OWN ? plan.slots[plan.owns - 1].first_chunk << plan.split : 0;
-    const float    factor  = JOB == AMPI_JOB_CARRY ? ampi_carry_factor(&plan)
-                                                   : plan.control->gate.inv_scale;
+    const float    factor  = plan.control->gate.inv_scale;
     const auto     unscale = [=](uint32_t u, uint32_t, uint32_t) {
         return ampi_bits_of_f32(ampi_unscale(u, factor));
     };
-    const bool     skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
+    const bool     skip    = plan.control->gate.skip != 0;
     const bool     sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
     if (sampled) ampi_clear_histograms(&plan);
     for (uint64_t k = blockIdx.x; k < all - others; k += gridDim.x) {
@@ -1976,10 +1963,6 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
         if (s.count == 0) continue;
         if (JOB == AMPI_JOB_UNSCALE && !skip && grad.base)
             ampi_map(unscaled, grad, s.count, unscale, ampi_to_fp32());
-        if (JOB == AMPI_JOB_CARRY && grad.base)
-            ampi_map(grad, unscaled, s.count, unscale,
-                     ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
-                                ampi_pair<AMP_F32, AMP_F32>>());
         if (sampled && !skip && ampi_counts_updates(slot))
             ampi_watch(plan, s, [&](unsigned i) { model.put_one(i, master.get(i)); });
         else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model &&
@@ -2263,7 +2246,7 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
         {ampi_decide_kernel, ampi_decide_kernel},
         {NULL, ampi_around_kernel<AMPI_JOB_PUBLISH, true>},
         {ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_UNSCALE, true>},
-        {ampi_around_kernel<AMPI_JOB_PUBLISH>, NULL}, {ampi_around_kernel<AMPI_JOB_CARRY>, NULL}};
+        {ampi_around_kernel<AMPI_JOB_PUBLISH>, NULL}};
     const ampi_step_kernel *steps  = ampi_step_kernels[plan->kind][plan->coded];
     const uint64_t          blocks = job == AMPI_JOB_DECIDE ? 1 : plan->num_chunks << plan->split;
     const auto              kernel = of_jobs[job][plan->owns != 0];
@@ -2462,9 +2445,9 @@ static amp_result ampi_load_kernels(bool *early) {
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
                         ampi_around_kernel<AMPI_JOB_UNSCALE, true>,
                         ampi_around_kernel<AMPI_JOB_PUBLISH, true>,
-                        ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
-                        ampi_cast_kernel, ampi_count_kernel, ampi_scatter_kernel,
-                        ampi_sum_rows_kernel, ampi_split_kernel, ampi_epilogue_kernel));
+                        ampi_bind_kernel, ampi_store_kernel, ampi_cast_kernel, ampi_count_kernel,
+                        ampi_scatter_kernel, ampi_sum_rows_kernel, ampi_split_kernel,
+                        ampi_epilogue_kernel));
     for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
         AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2],
                                   &ptx_version));

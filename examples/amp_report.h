@@ -373,10 +373,9 @@ AMP_REPORT_DEF amp_result amp_report_table(const amp_optimizer *opt, FILE *out) 
     result = amp_report_advice(opt, advice, &count);
     if (result == AMP_OK) result = amp_optimizer_report(opt, &r);
     if (result != AMP_OK) return result;
-    fprintf(out, "iterations %.0f, steps %.0f, skipped %.0f (overflows %.0f, spikes %.0f, asked "
-                 "%.0f)\n", (double)r.iterations, (double)r.steps,
-            (double)(r.overflows + r.spikes + r.asked), (double)r.overflows, (double)r.spikes,
-            (double)r.asked);
+    fprintf(out, "iterations %.0f, steps %.0f, skipped %.0f (overflows %.0f, asked %.0f)\n",
+            (double)r.iterations, (double)r.steps, (double)(r.overflows + r.asked),
+            (double)r.overflows, (double)r.asked);
     fprintf(out, "loss scale %s, growths %.0f, backoffs %.0f%s, norm %s\n",
             amp_report_number(a, (double)r.loss_scale, false), (double)r.growths,
             (double)r.backoffs, r.stuck ? ", stuck" : "", amp_report_number(b, r.norm, false));
@@ -488,7 +487,6 @@ AMP_REPORT_DEF void amp_report_run_json(FILE *out, const amp_report *r) {
     fprintf(out, "\"iterations\":%.0f", (double)r->iterations);
     amp_report_value(out, "steps", (double)r->steps);
     amp_report_value(out, "overflows", (double)r->overflows);
-    amp_report_value(out, "spikes", (double)r->spikes);
     amp_report_value(out, "asked", (double)r->asked);
     amp_report_value(out, "growths", (double)r->growths);
     amp_report_value(out, "backoffs", (double)r->backoffs);

@@ -7,7 +7,7 @@
    Build and run:
        cc -O2 -I. examples/autocast_ops.c -o autocast_ops -lm && ./autocast_ops
        ./autocast_ops --policy torch_cuda --op softmax --inputs fp16
-       AMP_POLICY='bf16 op:gelu=fp32' ./autocast_ops
+       ./autocast_ops --override 'bf16 op:gelu=fp32'
 
    You should see eight ops, their errors against fp32 (none above 1%), and "ok". The program
    exits with 1 if its types or its loss are not as claimed. */
@@ -27,11 +27,13 @@ static const char *const usage =
     "  --op NAME              in which type is it computed, and what does it return?\n"
     "    --inputs fp16,fp32   of inputs of these types (fp32),\n"
     "    --layer NAME         in this layer\n"
-    "  --table all|differ     the whole table; the ops about which policies differ\n"
-    "AMP_POLICY may hold the same text as --override; options come after it.\n";
+    "  --table all|differ     the whole table; the ops about which policies differ\n";
 
 enum { NUM_TYPES = 3, NUM_LISTS = 5, NUM_RULES = 6, MAX_INPUTS = 8 };
 static const char *const types[] = {"fp32", "fp16", "bf16"};
+#define OP_NAME(id, rules) #id,
+static const char *const op_names[] = {AMP_OP_LIST(OP_NAME)};
+#undef OP_NAME
 static const char *const policies[] = {
     "default", "torch_cuda", "torch_cpu", "tf", "apex_o1", /* the first NUM_LISTS have op lists */
     "apex_o0", "apex_o2", "apex_o3", "keras_mixed_float16", "keras_mixed_bfloat16", NULL};
@@ -43,10 +45,6 @@ static const char *const rules[][2] = {
     {"promote", "cast to the widest input, at least low"},
     {"pass", "as without autocast: the widest input"},
     {"banned", "refused until overridden"}};
-
-static void must(amp_result result) {
-    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "a bug in autocast_ops.c");
-}
 
 /* ---------------------------------------------------------------------- the table of a policy */
 
@@ -92,7 +90,7 @@ static void print_rules(const amp_autocast *ac) {
         int column = 99;
         printf("\n%s: %s", rules[r][0], rules[r][1]);
         for (int op = 0; op < AMP_NUM_OPS; op++) {
-            const char *name = amp_op_name((amp_op)op);
+            const char *name = op_names[op];
             if (l.rule[op] != r) continue;
             if (column + (int)strlen(name) > 79) column = printf("\n   ") - 1;
             column += printf(" %s%s", name, l.own[op] ? "*" : "");
@@ -115,7 +113,7 @@ static void compare(void) {
         int same = 1;
         for (int p = 1; p < NUM_LISTS; p++) same &= l[p].rule[op] == l[0].rule[op];
         if (same) continue;
-        printf("%-29s", amp_op_name((amp_op)op));
+        printf("%-29s", op_names[op]);
         for (int p = 0; p < NUM_LISTS; p++)
             printf(p + 1 < NUM_LISTS ? "%-11s" : "%s\n", rules[l[p].rule[op]][0]);
     }
@@ -128,8 +126,8 @@ static void ask(amp_autocast *ac, amp_op op, const amp_dtype *in, int count,
                 amp_dtype *compute, amp_dtype *output) {
     const amp_result result = amp_autocast_dtype(ac, op, in, count, compute, output);
     char             remedy[96];
-    snprintf(remedy, sizeof remedy, "give --override op:%s=fp32", amp_op_name(op));
-    if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), remedy);
+    snprintf(remedy, sizeof remedy, "give --override op:%s=fp32", op_names[op]);
+    if (result != AMP_OK) fail(2, op_names[op], amp_result_string(result), remedy);
 }
 
 static void answer(amp_autocast *ac, const char *name, const char *inputs, const char *layer) {
@@ -149,7 +147,7 @@ static void answer(amp_autocast *ac, const char *name, const char *inputs, const
     amp_autocast_use(ac); /* the thread's: whoever computes need not be handed it */
     ask(NULL, op, in, count, &compute, &output);
     must(amp_autocast_dump(ac, read_line, &l));
-    printf("%s of %s: compute in %s, return %s (%s; %s)\n", amp_op_name(op), inputs,
+    printf("%s of %s: compute in %s, return %s (%s; %s)\n", op_names[op], inputs,
            types[compute], types[output], layer ? layer : rules[l.rule[op]][0], l.title);
 }
 
@@ -212,7 +210,7 @@ static const value *apply(amp_autocast *ac, amp_op op, const char *layer, const 
         most      = fmax(most, fabs((double)results[0][n].x[i]));
     }
     if (run)
-        printf("%-9s%-15s%-5s%-7s%-10s%-10s%7.4f%%\n", layer, amp_op_name(op), types[in[0]],
+        printf("%-9s%-15s%-5s%-7s%-10s%-10s%7.4f%%\n", layer, op_names[op], types[in[0]],
                b ? types[in[1]] : "", types[out->computed], types[out->type], 100.0 * error / most);
     return out;
 }
@@ -268,24 +266,12 @@ static int run_network(amp_autocast *ac) {
     return !ok;
 }
 
-static const char *const words = "types are fp32, fp16, bf16, low; ops: --table all";
-
 static void override(amp_autocast *ac, const char *where, const char *text) {
     size_t           at;
     const amp_result result = text ? amp_autocast_override(ac, text, &at) : AMP_OK;
-    if (result != AMP_OK) misread(where, amp_result_string(result), text, at, words);
-}
-
-/* AMP_POLICY, and AMP_DTYPE and AMP_ENABLE, which it must not contradict. */
-static void from_environment(amp_autocast *ac) {
-    static const char *const names[] = {"AMP_POLICY", "AMP_DTYPE", "AMP_ENABLE"};
-    const char      *text;
-    size_t           at;
-    const amp_result result = amp_autocast_from_env(ac, &text, &at);
-    int              whose  = 0;
-    if (result == AMP_OK) return;
-    while (whose < 2 && (!getenv(names[whose]) || strcmp(getenv(names[whose]), text) != 0)) whose++;
-    misread(names[whose], amp_result_string(result), text, at, whose ? words_of(names[whose]) : words);
+    if (result != AMP_OK)
+        misread(where, amp_result_string(result), text, at,
+                "types are fp32, fp16, bf16, low; ops: --table all");
 }
 
 static void print_help(void) { fputs(usage, stdout); }
@@ -305,7 +291,6 @@ int main(int argc, char **argv) {
     if (table == 1 && (policy >= 0 || text))
         fail(2, "--policy, --override", "change nothing in --table differ", "leave them out");
     must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));
-    from_environment(&ac);
     if (policy >= 0) override(&ac, "--policy", policies[policy]);
     override(&ac, "--override", text);
     if (table == 0) {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 #define PROGRAM "linear"
-#include "support/train_cli.h" /* fail, the values on the command line, finish */
+#include "support/train_cli.h" /* must, the values on the command line, finish */
 enum { MAX_H = 2048, MAX_B = 512, IN = 784, OUT = 10, LAYERS = 3, WAYS = 4 };
 static size_t            B, width[LAYERS + 1] = {IN, 0, 0, OUT};
 static const char *const names[WAYS]       = {"loops", "amp fp32", "amp bf16", "amp fp16"};
@@ -19,9 +19,6 @@ static float x[LAYERS + 1][MAX_B * MAX_H], dx[LAYERS + 1][MAX_B * MAX_H], image[
 static amp_scaler_desc scaling; /* disabled but for fp16 */
 static amp_scaler      scaler;
 
-static void must(amp_result r) {
-    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in linear.c");
-}
 static void fill(float *a, size_t n, float most) {
     while (n-- > 0) a[n] = most * (2.0f * (float)rand() / (float)RAND_MAX - 1.0f);
 }
@@ -96,5 +93,6 @@ int main(int argc, char **argv) {
         }
         printf("%10.2f ms a step\n", best);
     }
+    puts(products_in(amp_cpu_tier()));
     return finish(0);
 }

@@ -11,6 +11,7 @@
 
 #define _POSIX_C_SOURCE 200809L /* for train_data.h */
 #define PROGRAM "muon"
+#define DATA_HELP "restore it" /* there is no --data */
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 

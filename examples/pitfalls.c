@@ -18,17 +18,12 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #define PROGRAM "pitfalls"
-#include "support/train_cli.h" /* fail, no_options, finish */
+#include "support/train_cli.h" /* must, no_options, finish */
 
 #include <math.h>   /* sinf, sqrtf, fabsf, tanhf */
 #include <stdio.h>
 #include <stdlib.h> /* calloc, free, exit */
 #include <string.h> /* memcpy, strcmp */
-
-static void must(amp_result result) {
-    if (result != AMP_OK)
-        fail(1, "amp.h", amp_result_string(result), "this is a bug in pitfalls.c");
-}
 
 static int verdict(int ok) {
     printf("   %s\n\n", ok ? "ok" : "NOT AS CLAIMED");

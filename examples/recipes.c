@@ -5,7 +5,7 @@
      c  a gradient penalty: gradients are needed unscaled in the middle of an iteration
      d  a loss scale set by hand
      e  a learning-rate schedule and an average of weights that respect skipped steps
-     f  several runs in one program, settings from the environment
+     f  several runs in one program, the type from the environment
      g  gradients that carry momentum from step to step
      h  clipping: after unscaling, before the step
      i  the batch of a skipped step, repeated until the step is taken; spikes are skipped
@@ -16,13 +16,13 @@
        cc -O2 -I. examples/recipes.c -o recipes -lm && ./recipes
 
    Each prints a few lines that end with "ok": the program checks what it says and exits with 1 if
-   it does not hold. For f, try AMP_DTYPE=bf16 ./recipes, or AMP_LOSS_SCALE=12abc, which is
-   refused. Each recipe fits y = w x with a half-precision copy of w. */
+   it does not hold. For f, try AMP_DTYPE=bf16 ./recipes, or AMP_DTYPE=fp8, which is refused.
+   Each recipe fits y = w x with a half-precision copy of w. */
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #define PROGRAM "recipes"
-#include "support/train_cli.h" /* fail, no_options, finish */
+#include "support/train_cli.h" /* must, no_options, finish */
 
 #include <math.h>   /* sqrt, fabs, fmax, pow */
 #include <stdio.h>
@@ -30,11 +30,6 @@
 
 enum { DIM = 16, SAMPLES = 256 };
 static float data_x[SAMPLES][DIM], data_y[SAMPLES];
-
-static void must(amp_result result) {
-    if (result != AMP_OK)
-        fail(1, "amp.h", amp_result_string(result), "this is a bug in recipes.c");
-}
 
 static void check(int ok) {
     printf(" %s\n\n", ok ? "ok" : "NOT AS CLAIMED");
@@ -273,12 +268,12 @@ static void recipe_e(void) {
 }
 
 /* f. Several runs in one program: a sweep, an ensemble, a service. Whoever starts the program may
-   choose type and scale; a value that cannot be read must not pass unnoticed. */
+   choose the type; a value that cannot be read must not pass unnoticed. */
 static amp_optimizer_desc settings(void) {
-    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW};
-    const char        *variable, *value;
-    if (amp_optimizer_desc_from_env(&desc, &variable, &value) == AMP_OK) return desc;
-    misread(variable, "cannot be read", value, 0, words_of(variable));
+    static char        why[AMP_PROBLEM_SIZE];
+    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = why};
+    if (amp_optimizer_desc_from_env(&desc, NULL, NULL) != AMP_OK)
+        fail(2, "the environment", why, "change it, or unset it");
     return desc;
 }
 
@@ -317,8 +312,13 @@ static void recipe_f(const amp_optimizer_desc *desc) {
 /* g. Gradients that carry momentum from step to step, as Darknet's do: backward adds to a buffer
    that still holds momentum times the last gradients. With a loss scale that goes wrong twice: an
    overflow stays in the buffer for ever, and what was carried is in the units of the old scale when
-   the scale moves. amp_optimizer_carry, in place of the line that multiplies the buffer by momentum,
-   mends both: it writes the buffer anew from the last good gradients and the present scale. */
+   the scale moves. In place of the line that multiplies the buffer by momentum, a loop mends both:
+   after each end_step, also of a skipped step, it writes the buffer anew from amp_optimizer_grad,
+   which has the last good gradients, and the present scale. On CUDA that is a kernel which reads
+   *amp_optimizer_loss_scale_ptr. To resume, save amp_optimizer_grad beside the state, too, write it
+   back after the load, and run that loop. With amp_scaler alone, or in a session: check all; if
+   found_inf is 0, unscale each gradient to a buffer of its own (zero at first), and step; update;
+   then this loop, from that buffer. */
 enum { CARRY_FP32, CARRY_BY_HAND, CARRY };
 
 static amp_status carrying_run(int how, float *w) {
@@ -340,8 +340,9 @@ static amp_status carrying_run(int how, float *w) {
         if (amp_optimizer_begin_step(&opt))
             for (int j = 0; j < DIM; j++) w[j] -= lr * amp_optimizer_grad(&opt, 0)[j];
         must(amp_optimizer_end_step(&opt));
-        if (how == CARRY) must(amp_optimizer_carry(&opt, momentum));
-        else for (int j = 0; j < DIM; j++) grad[j] *= momentum;
+        const float *last = amp_optimizer_grad(&opt, 0), scale = amp_optimizer_loss_scale(&opt);
+        for (int j = 0; j < DIM; j++)
+            grad[j] = momentum * (how == CARRY ? scale * last[j] : grad[j]);
     }
     must(amp_optimizer_status(&opt, &status));
     amp_optimizer_free(&opt);
@@ -357,7 +358,7 @@ static void recipe_g(void) {
     const double     loss = loss_of(w[CARRY], AMP_F32, 0, SAMPLES, 0.0f, NULL);
     printf("g. gradients that carry momentum: in fp32 loss %.2g after %d steps;\n"
            "   with an overflow every 30 steps ", want, (int)fp32.steps);
-    printf("%d of 120 are taken;\n   with amp_optimizer_carry %d, loss %.2g:",
+    printf("%d of 120 are taken;\n   with this loop %d, loss %.2g:",
            (int)hand.steps, (int)good.steps, loss);
     check(hand.steps == 7 && good.steps == 116 && good.skipped == 4 && good.loss_scale > 256.0f &&
           want < 1e-6 && loss < 1e-6);
@@ -421,10 +422,32 @@ static void recipe_h(void) {
 
 /* i. The batch of a skipped step again, with the smaller scale, until the step is taken: no sample
    is lost, and the order of batches is that of a run without overflows. Take the batch from the
-   steps taken, not from the loop's iterations. A gradient that is NaN at any scale must end it. A
-   finite one that is far too large is skipped, too, if desc.report says above which norm, or how
-   many standard deviations above the mean of norms (as soon as 128 are known). */
+   steps taken, not from the loop's iterations. A gradient that is NaN at any scale must end it.
+
+   A finite one that is far too large is skipped, too, if you ask for it: reduce_fn sees the norm
+   before the decision. Here a limit, and standard deviations above the mean of the last norms. It
+   lowers the scale as an overflow does (AMP_PRESET_NONE has none). On CUDA sums and maxima are
+   device memory: do this in a kernel of one thread. Save the struct beside the state. */
 enum { CALM, OVERFLOWS, SPIKES };
+
+typedef struct norms { const amp_optimizer *opt; double mean, variance; int n; } norms;
+
+static amp_result skip_spikes(void *user, double *sums, size_t num_sums, uint32_t *maxima,
+                              size_t num_maxima) {
+    norms       *x    = (norms *)user;
+    const double norm = sqrt(sums[0]) / (double)amp_optimizer_scaler(x->opt)->scale;
+    const double over = norm - x->mean;
+    (void)num_sums, (void)num_maxima;
+    if (maxima[0]) return AMP_OK; /* an overflow, which is skipped anyway */
+    if (norm > 8.0 || (x->n == 128 && over > 6.0 * sqrt(x->variance))) {
+        maxima[0] |= 1;
+        return AMP_OK;
+    }
+    x->n += x->n < 128;
+    x->mean += over / x->n;
+    x->variance += (over * (norm - x->mean) - x->variance) / x->n;
+    return AMP_OK;
+}
 
 /* What desc.report remembers: the last iterations, and why steps were skipped. */
 static double largest_spike(const amp_optimizer *opt) {
@@ -435,16 +458,19 @@ static double largest_spike(const amp_optimizer *opt) {
     must(amp_optimizer_report(opt, &report));
     must(amp_optimizer_history(opt, last, &count));
     for (size_t i = 0; i < count; i++)
-        if (last[i].skip == AMP_SKIP_SPIKE) norm = fmax(norm, last[i].norm);
+        if (last[i].skip == AMP_SKIP_ASKED) norm = fmax(norm, last[i].norm);
     return norm;
 }
 
 static amp_status replayed_run(int trouble, int replay, float *w, double *spike) {
-    const amp_report_desc    spikes = {.spike_norm = 8.0f, .spike_z = 6.0f};
-    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .report = &spikes,
-                                     .scaler = {.init_scale = trouble == OVERFLOWS ? 65536.0f
-                                                                                   : 1024.0f}};
     amp_optimizer opt;
+    norms         usual = {.opt = &opt};
+    const amp_report_desc    report = {0};
+    const amp_ranks          ranks  = {.whole = 1, .reduce_fn = skip_spikes, .user = &usual};
+    const amp_optimizer_desc desc   = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
+                                       .report = &report, .ranks = &ranks,
+                                       .scaler = {.init_scale = trouble == OVERFLOWS ? 65536.0f
+                                                                                     : 1024.0f}};
     amp_status    status = {0};
     amp_f16       grad[DIM];
     int           tries = 0;
@@ -548,8 +574,9 @@ static void recipe_j(void) {
 }
 
 /* k. A scaler alone, around an optimizer that reads scaled gradients and divides by the scale on the
-   way, as fused kernels do. amp_scaler_check looks for overflows and changes nothing; the optimizer
-   runs only if there was none (found_inf is 0); _update moves the scale, once an iteration. */
+   way, as fused kernels do. amp_scaler_unscale to NULL looks for overflows and writes nothing; the
+   optimizer runs only if there was none (found_inf is 0); _update moves the scale, once an
+   iteration. */
 typedef struct fused { float w[DIM]; amp_f16 grad[DIM]; float scale; int steps; } fused;
 
 static void fused_sgd(fused *f) {
@@ -565,7 +592,7 @@ static void recipe_k(void) {
     for (int step = 0; step < 60; step++) {
         f.scale = scaler.scale;
         loss = loss_of(f.w, AMP_F32, 0, SAMPLES, f.scale, f.grad);
-        must(amp_scaler_check(&scaler, f.grad, AMP_F16, DIM)); /* of each gradient */
+        must(amp_scaler_unscale(&scaler, NULL, f.grad, AMP_F16, DIM)); /* of each gradient */
         if (!scaler.found_inf) fused_sgd(&f);
         must(amp_scaler_update(&scaler));
     }
@@ -576,8 +603,7 @@ static void recipe_k(void) {
 }
 
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Run eleven recipes, a to k. Recipe f reads AMP_ENABLE, AMP_DTYPE\n"
-                           "and AMP_LOSS_SCALE.\n");
+    no_options(argc, argv, "Run eleven recipes, a to k. Recipe f reads AMP_ENABLE and AMP_DTYPE.\n");
     const amp_optimizer_desc desc = settings();
     make_data();
     recipe_a();

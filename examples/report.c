@@ -45,9 +45,11 @@ static const char *skip_string(const char *p) {
     return *p ? p + 1 : NULL;
 }
 
-/* What is behind a value, or NULL if it is none. */
+/* What is behind a value, or NULL if it is none: then not_read is where reading has stopped. */
+static const char *not_read;
+
 static const char *skip(const char *p, int depth) {
-    p = blank(p);
+    not_read = p = blank(p);
     if (*p == '"') return skip_string(p);
     if (strncmp(p, "null", 4) == 0) return p + 4;
     if (*p == '{' || *p == '[') {
@@ -56,12 +58,13 @@ static const char *skip(const char *p, int depth) {
         p = blank(p + 1);
         if (*p == behind) return p + 1;
         for (; depth < 9; p++) {
-            p = blank(p);
+            not_read = p = blank(p);
             if (object && *p != '"') return NULL;
-            if (object && !(p = skip_string(p))) return NULL;
-            if (object && *(p = blank(p)) != ':') return NULL;
+            if (object && !(p = skip_string(p))) return not_read = "", NULL;
+            if (object) not_read = p = blank(p);
+            if (object && *p != ':') return NULL;
             if (!(p = skip(p + object, depth + 1))) return NULL;
-            p = blank(p);
+            not_read = p = blank(p);
             if (*p == behind) return p + 1;
             if (*p != ',') return NULL;
         }
@@ -146,7 +149,7 @@ static char *text_of(const char *value) {
 
 /* --------------------------------------------------------------------------------------- the run */
 
-enum { BINS = 64, COLUMNS = 600, SAMPLES = 160, WHYS = 4, ADVICES = 64 };
+enum { BINS = 64, COLUMNS = 600, SAMPLES = 160, WHYS = 3, ADVICES = 64 };
 enum { NO_CELL = -1, INF_CELL = BINS, NAN_CELL }; /* no gradients; one that is inf; one that is NaN */
 enum { LOSS, SCALE, NORM, NUM_CHARTS };
 enum { TRAINER, COMMAND, TYPES, PROCESSOR, DATE, VERSION, NUM_WORDS }; /* of what was run */
@@ -181,13 +184,13 @@ typedef struct run {
     size_t      lines;
     advice      advices[ADVICES];
     size_t      num_advices;
-    double      last, taken, overflows, spikes, asked, growths, backoffs, scale, stuck;
+    double      last, taken, overflows, asked, growths, backoffs, scale, stuck;
     double      seconds, timed; /* of training, and the steps that took them */
     double      held;           /* the last held-out loss */
     int         has_held;
 } run;
 
-enum { MAX_RUNS = 6 };
+enum { MAX_RUNS = 6, MOST_OF_A_LINE = 1 << 26, MOST_OF_A_FILE = 1 << 30 }; /* bytes */
 static run runs[MAX_RUNS]; /* laid over each other in the charts */
 static int num_runs;
 
@@ -284,8 +287,14 @@ static void read_advice(run *r, const char *list, double now) {
 
 /* Is it a line of a report? It has been read, then, and says what it is otherwise. */
 static const char *read_line(run *r, const char *line) {
+    static char what[64];
     const char *end = *line == '{' ? skip(line, 0) : NULL;
     size_t      count = 0, i = 0;
+    if (!end && *line == '{' && *not_read) {
+        const size_t word = strspn(not_read, "+-abcdefghijklmnopqrstuvwxyzINF"); /* nothing of HTML's */
+        sprintf(what, word ? "is not JSON where it has '%.*s'" : "is not JSON", (int)(word % 32), not_read);
+        return what;
+    }
     if (!end && *line == '{') return "ends early";
     if (!end || *blank(end)) return "is not one of a report";
     if (read_extra(r, line)) return NULL;
@@ -311,7 +320,6 @@ static const char *read_line(run *r, const char *line) {
     r->last      = number_of(line, "iterations");
     r->taken     = number_of(line, "steps");
     r->overflows = number_of(line, "overflows");
-    r->spikes    = number_of(line, "spikes");
     r->asked     = number_of(line, "asked");
     r->growths   = number_of(line, "growths");
     r->backoffs  = number_of(line, "backoffs");
@@ -334,13 +342,15 @@ static void take_line(run *r, const char *line, unsigned long number_of_line) {
 
 static void read_run(run *r, const char *path) {
     FILE  *f = fopen(path, "rb");
-    size_t used = 0, room = 1 << 16;
+    size_t used = 0, all = 0, room = 1 << 16;
     char  *line = need(NULL, room, 1);
     unsigned long lines = 0;
     r->path = path;
     if (!f) fail(1, path, strerror(errno), "give a file that --report of a trainer wrote");
     for (int c = 0; c != EOF;) {
         c = getc(f);
+        if (used == MOST_OF_A_LINE || ++all == MOST_OF_A_FILE)
+            fail(1, path, "is longer than 1 GB, or a line of it than 64 MB", "give what --report of a trainer wrote");
         if (used + 1 == room) line = need(line, room *= 2, 1);
         if (c != '\n' && c != EOF) {
             line[used++] = (char)c;
@@ -488,7 +498,7 @@ static void write_values(FILE *f, int chart, const column *columns) {
 
 static void write_chart(FILE *f, int chart) {
     static const char *const name[NUM_CHARTS] = {"loss", "loss scale", "norm of gradients"};
-    static const char *const why[WHYS] = {"", "overflow", "spike", "asked"};
+    static const char *const why[WHYS] = {"", "overflow", "asked"};
     static column columns[MAX_RUNS][COLUMNS];
     double        low = 1e18, high = -1e18, first, last;
     for (int i = 0; i < num_runs; i++) thin_out(&runs[i], chart, columns[i], &low, &high);
@@ -529,7 +539,6 @@ static void write_legend(FILE *f) {
 static void write_why(FILE *f, const run *r) {
     if (num_runs > 1) return;
     fprintf(f, "<p class=note>Skipped: <span class=why>overflow</span>");
-    if (r->spikes > 0.0) fprintf(f, " <span class='why spike'>spike</span>");
     if (r->asked > 0.0) fprintf(f, " <span class='why asked'>asked for</span>");
     fprintf(f, ". After an overflow the scale is halved, after many good steps doubled.</p>");
 }
@@ -563,9 +572,23 @@ static size_t num_layers(const run *r) {
     return count;
 }
 
+/* Of the longest name, as a reader sees it. */
+static size_t name_length(const run *r) {
+    size_t longest = 1;
+    for (size_t i = 0; i < r->num_tensors; i++) {
+        size_t length = 0;
+        for (const char *c = r->tensors[i].name; *c && is_layer(&r->tensors[i]); c++, length++)
+            c += *c == '&' ? strcspn(c, ";") : 0;
+        longest = length > longest ? length : longest;
+    }
+    return longest;
+}
+
+/* Names are broken into lines of 27 characters, on a phone of 20: there is room for the longest. */
 static void write_map(FILE *f, const run *r) {
-    const size_t columns = r->lines < SAMPLES ? r->lines : SAMPLES;
-    fprintf(f, "<div class=map style='--rows:%lu'><div class=names>", (unsigned long)num_layers(r));
+    const size_t columns = r->lines < SAMPLES ? r->lines : SAMPLES, longest = name_length(r);
+    fprintf(f, "<div class=map style='--rows:%lu;--lines:%lu;--narrow:%lu'><div class=names>",
+            (unsigned long)num_layers(r), (unsigned long)(longest + 26) / 27, (unsigned long)(longest + 19) / 20);
     for (size_t i = 0; i < r->num_tensors; i++)
         if (is_layer(&r->tensors[i]))
             fprintf(f, "<span title='%s'>%s</span>", r->tensors[i].name, r->tensors[i].name);
@@ -620,8 +643,9 @@ static int is_grave(const char *code) {
 
 static void write_advice(FILE *f, const run *r) {
     if (!r->num_advices) {
-        fprintf(f, "<p class=good>None: amp.h found nothing to change in %lu samples.</p>",
-                (unsigned long)r->lines);
+        const char *products = r->words[PROCESSOR] ? strstr(r->words[PROCESSOR], "; products in fp32") : NULL;
+        fprintf(f, "<p class=good>None: amp.h found nothing to change in %s%s.</p>",
+                counted(r->lines, "sample"), products ? products : "");
         return;
     }
     fprintf(f, "<ul class=advice>");
@@ -649,12 +673,11 @@ static void write_about(FILE *f, const run *r) {
 }
 
 static void write_cards(FILE *f, const run *r) {
-    const double skipped = r->overflows + r->spikes + r->asked;
+    const double skipped = r->overflows + r->asked;
     double       parameters = 0.0;
     for (size_t i = 0; i < r->num_tensors; i++) parameters += r->tensors[i].n;
     fprintf(f, "<div class=cards><div><b>%.0f</b> steps</div><div><b>%.0f</b> skipped", r->last,
             skipped);
-    if (r->spikes > 0.0) fprintf(f, ", %.0f spikes", r->spikes);
     if (r->asked > 0.0) fprintf(f, ", %.0f asked for", r->asked);
     fprintf(f, "</div><div><b>%s</b> loss scale%s</div>", power(r->scale),
             r->stuck > 0.0 ? ", stuck" : "");
@@ -706,11 +729,11 @@ static void write_layers(FILE *f, const run *r) {
 
 static const char *const style =
     ":root{color-scheme:light dark;--paper:#fcfcfa;--ink:#222;--soft:#666;--rule:#ddd;--line:#0b63a5;"
-    "--run0:#0b63a5;--run1:#d98200;--run2:#1b8a5a;--run3:#b04a8f;--run4:#555;--run5:#8a5a2b;--hot:#b3261e;--spike:#a15c00;--good:#1b6e3c;--card:#f0efea;--row:14px;"
+    "--run0:#0b63a5;--run1:#d98200;--run2:#1b8a5a;--run3:#b04a8f;--run4:#555;--run5:#8a5a2b;--hot:#b3261e;--good:#1b6e3c;--card:#f0efea;"
     "--c0:#4a148c;--c1:#8e4ec6;--c2:#c9a7e8;--c3:#dcebf7;--c4:#bcdcf0;--c5:#95c8e6;--c6:#69b0d8;"
     "--c7:#4295c4;--c8:#2478a8;--c9:#0f5c88;--c10:#064166;--c11:#e0782f;--c12:#d3302f;--c13:#000}"
     "@media(prefers-color-scheme:dark){:root{--paper:#16171a;--ink:#e8e6e1;--soft:#a2a19c;--rule:#3a3b40;"
-    "--line:#6db7f2;--run0:#6db7f2;--run1:#f0a93f;--run2:#4fd09a;--run3:#e98bc8;--run4:#bbb;--run5:#d0a070;--hot:#ff8a80;--spike:#f0b35a;--good:#7fd19b;--card:#222429;"
+    "--line:#6db7f2;--run0:#6db7f2;--run1:#f0a93f;--run2:#4fd09a;--run3:#e98bc8;--run4:#bbb;--run5:#d0a070;--hot:#ff8a80;--good:#7fd19b;--card:#222429;"
     "--c0:#d9b3ff;--c1:#a56be0;--c2:#6d3fa3;--c3:#12324a;--c4:#174261;--c5:#1c5379;--c6:#246892;"
     "--c7:#347fae;--c8:#4f99c8;--c9:#77b5dd;--c10:#a9d4ef;--c11:#f2a65a;--c12:#ff6b60;--c13:#fff}}"
     "*{box-sizing:border-box;-webkit-print-color-adjust:exact;print-color-adjust:exact}"
@@ -732,26 +755,27 @@ static const char *const style =
     ".x{display:flex;justify-content:space-between;padding-left:56px;color:var(--soft);font-size:12px}"
     "path{vector-effect:non-scaling-stroke;fill:none}.grid{stroke:var(--rule)}.line{stroke:var(--line);"
     "stroke-width:1.6}.skip{stroke-width:1.2;opacity:.55}.overflow{stroke:var(--hot)}"
-    ".spike{stroke:var(--spike)}.asked{stroke:var(--soft)}"
+    ".asked{stroke:var(--soft)}"
     ".why::before{content:'';display:inline-block;width:2px;height:12px;margin:0 6px 0 10px;vertical-align:-1px;"
-    "background:var(--hot)}.why.spike::before{background:var(--spike)}.why.asked::before{background:var(--soft)}";
+    "background:var(--hot)}.why.asked::before{background:var(--soft)}";
 static const char *const style_of_tables =
-    ".legend span{margin-right:14px}.map{display:flex}.map .names{width:var(--names,190px);flex:none;font-size:11px;line-height:var(--row);"
-    "text-align:right;padding-right:6px}.map .names span{display:block;height:var(--row);overflow:hidden;"
-    "text-overflow:ellipsis;white-space:nowrap}.map svg{flex:1;min-width:0;height:calc(var(--row)*var(--rows));"
+    ".legend span{margin-right:14px;overflow-wrap:anywhere}.map{display:flex;--row:calc(14px*var(--lines))}.map .names{width:var(--names,190px);flex:none;"
+    "font:11px/14px 'DejaVu Sans Mono',Menlo,Consolas,monospace;text-align:right;padding-right:6px}"
+    ".map .names span{display:block;height:var(--row);word-break:break-all}.map svg{flex:1;min-width:0;height:calc(var(--row)*var(--rows));"
     "background:var(--card);shape-rendering:crispEdges}.mapx .x{padding-left:var(--names,190px)}"
     ".key{display:grid;grid-template-columns:repeat(12,1fr);max-width:620px;margin:10px 0 0 auto;font-size:12px;"
     "color:var(--soft);text-align:center}.key i{height:14px}.key b{font-weight:400;grid-row:2}"
     ".key u{text-decoration:none;border-top:2px solid var(--rule);margin:2px 1px;white-space:nowrap}"
     "table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}"
     "td,th{text-align:right;padding:3px 8px;border-bottom:1px solid var(--rule);white-space:nowrap}"
-    "th:first-child{text-align:left;max-width:190px;overflow:hidden;text-overflow:ellipsis;font-weight:500}"
+    "th:first-child{text-align:left;min-width:104px;max-width:190px;white-space:normal;overflow-wrap:anywhere;font-weight:500}"
     "thead th{color:var(--soft);font-weight:400;white-space:normal;vertical-align:bottom}"
     ".bar{position:relative;min-width:90px}.bar i{position:absolute;left:8px;top:5px;bottom:5px;max-width:calc(100% - 16px);"
     "background:var(--soft);opacity:.18}.bar .much{background:var(--hot);opacity:.35}.bar span{position:relative}"
-    "@media(max-width:600px){:root{--names:118px}body{padding:10px}"
-    "td,th{padding:3px 4px}.bar{min-width:56px}.bar i{left:4px;max-width:calc(100% - 8px)}"
-    "th:first-child{max-width:118px}.far,.key .k0{display:none}td small{display:block}}";
+    "@media(max-width:600px){:root{--names:140px}.map{--row:calc(14px*var(--narrow))}body{padding:10px}"
+    "table{font-size:12px}td,th{padding:3px}.bar{min-width:52px}.bar i{left:3px;max-width:calc(100% - 6px)}"
+    "th:first-child{min-width:84px}"
+    ".far,.key .k0{display:none}td small{display:block}}";
 
 /* Where somebody points, on a chart or a map, in words: by mouse, touch, or arrow keys. */
 static const char *const script =
@@ -879,23 +903,21 @@ int main(int argc, char **argv) {
     static const char help[] = "choose a file that can be written with --out";
     const char       *out = NULL, *title = NULL;
     char              page[1100];
-    double            steps = 0.0;
     parse(argc, argv, &out, &title);
     snprintf(page, sizeof page, "%s.html", runs[0].path);
     if (!out) out = page;
     for (int i = 0; i < num_runs; i++) refuse_overwriting("--out", out, runs[i].path);
-    for (int i = 0; i < num_runs; i++) {
-        read_run(&runs[i], runs[i].path);
-        steps = runs[i].last > steps ? runs[i].last : steps;
-    }
+    for (int i = 0; i < num_runs; i++) read_run(&runs[i], runs[i].path);
     name_runs();
     output to = open_output(out, help);
     write_page(to.f, title ? html_of(title, strlen(title)) : num_runs == 1 ? runs[0].name : "Runs compared");
     const long size = ftell(to.f);
     close_output(&to, 1, help);
-    for (int i = 0; i < num_runs; i++)
-        if (*runs[i].note) printf("%s: %s\n", runs[i].path, runs[i].note);
-    printf("%s: %s, %s, %s, %ld KB\n", out, counted((size_t)steps, "step"), counted(num_layers(&runs[0]), "tensor"),
-           counted(runs[0].lines, "sample"), (size + 512) / 1024);
+    for (int i = 0; i < num_runs; i++) {
+        const run *r = &runs[i];
+        printf("%s: %s, %s, %s%s%s\n", r->path, counted((size_t)r->last, "step"),
+               counted(num_layers(r), "tensor"), counted(r->lines, "sample"), *r->note ? "; " : "", r->note);
+    }
+    printf("%s: %ld KB\n", out, (size + 512) / 1024);
     return finish(0);
 }

@@ -54,12 +54,15 @@ refuses() { # refuses TEXT PATTERN COMMAND...: it must fail with one line that m
 }
 # Ctrl-C reaches what is started with this, also in the background of a script.
 with_interrupt='env --default-signal=INT'
-interrupt() { # interrupt FILE PATTERN: the last command of the background, as soon as FILE has three such lines
+await() { # await FILE PATTERN: until FILE has three such lines
     tries=0 there=0
     while [ "${there:-0}" -lt 3 ] && [ $tries -lt 400 ]; do
         sleep 0.05
-        tries=$((tries + 1)) there=$(grep -c "$2" "$1" 2> /dev/null)
+        tries=$((tries + 1)) there=$(command grep -c "$2" "$1" 2> /dev/null)
     done
+}
+interrupt() { # interrupt FILE PATTERN: the last command of the background, as soon as FILE has three such lines
+    await "$@"
     kill -INT $! && wait $!
 }
 block() { # block PAGE WORDS: its block of C with a line that has these words

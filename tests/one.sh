@@ -1,7 +1,7 @@
 # Build one test in one configuration and run it. The last line is "N passed, N failed[, N skipped]",
 # even if the test crashed or its compiler is missing. A test that does not include amp.c is linked
 # with the amp.o beside the program. Its object file stays: tier.sh links it with another amp.o.
-# TEST-1of2 is the first half of TEST: every second test in it.
+# TEST-1of2 is the first half of TEST, every second test in it; TEST-1of4 a quarter.
 # usage: [RUNNER=PROGRAM] one.sh CONFIG TEST COMPILER FLAGS PROGRAM
 config=$1 test=${2%%-*} compiler=$3 flags=$4 program=$5
 part=${2#"$test"}

@@ -3,6 +3,7 @@
 
 vpath %.sh tests/host tests/gpu tests/trainers tests/faults
 
+# Of tests/unit; scripts build the others there: tier.sh tiles, cblas.sh cblas, cuda.sh and ptx.sh cuda, sgemm.sh sgemm.
 TESTS    := numbers scaler optimizer report alloc zero sparse fewer gemm processors policy cache \
             state recipes vectors bits model
 # Those that products reach, and of a step the least, which run on other processors than this one, too (tests/host/tier.sh).
@@ -48,7 +49,7 @@ AMP_QUICK ?= 1
 export AMP_QUICK
 # What narrows a test, or speaks to the library, is for programs that are run by hand.
 unexport AMP_TEST_PART AMP_TEST_TIER AMP_TEST_AFTER AMP_TEST_NAMES
-unexport AMP_POLICY AMP_DTYPE AMP_LOSS_SCALE AMP_ENABLE
+unexport AMP_DTYPE AMP_ENABLE
 less = $(if $(filter 0,$(AMP_QUICK)),$(1),$(2))
 RUN_aarch64        = AMP_QUICK=$(call less,1,2) RUNNER=qemu-aarch64
 RUN_s390x          = AMP_QUICK=$(call less,1,2) RUNNER=qemu-s390x
@@ -57,24 +58,26 @@ RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1
 
-SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh tests/golden/scaler_traces.txt \
+SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh \
            examples/amp_report.h examples/support/attention.h amp.h
 
 # make test: does amp.h work with this compiler, on this processor? make ci: what else can a change
 # break? make check: both, without samples, and more. Long ones first, so that none is left alone at
-# the end. What takes more than ten seconds is halved: of NAME, make test has NAME-1of2.
-HALVED := $(foreach t,gemm ranks fewer state numbers,sanitize/$(t))
-TEST_SUITES := cuda-plain-1of2 cuda-plain-2of2 $(HALVED:%=%-1of2) vectors readme-cc bits-cc compile-c \
-               compile-cxx $(filter-out $(HALVED),$(TESTS:%=sanitize/%)) $(TESTS:%=o2/%) model-amx \
-               model-pairs $(TIERS)
+# the end. What takes more than ten seconds is cut into parts, of which make test has the first.
+HALVED    := $(foreach t,ranks state numbers,sanitize/$(t))
+QUARTERED := $(foreach t,gemm fewer,sanitize/$(t))
+CUT       := $(HALVED) $(QUARTERED)
+PARTS     := 1of2 2of2 1of4 2of4 3of4 4of4
+TEST_SUITES := cuda-plain-1of2 $(QUARTERED:%=%-1of4) $(HALVED:%=%-1of2) vector_files readme-cc compile-c compile-cxx \
+               $(filter-out $(CUT),$(TESTS:%=sanitize/%)) $(TESTS:%=o2/%) model-amx $(TIERS)
 # What make ci leaves to make check: clang without -Ofast, and on emulated processors what depends
 # neither on vectors nor on the order of bytes.
 LESS = $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
        aarch64/state s390x/gemm s390x/optimizer
-CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ranks gpt cnn ncf report cuda-more bits-clang \
-             cblas sgemm-plain ptx cuda-races cuda-traffic examples_cuda fuzz $(HALVED:%=%-2of2) \
-             bits-others readme-others headers install self gpu_self \
+CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ranks gpt cnn ncf pages cuda-more bits-clang \
+             cblas sgemm-plain ptx cuda-plain-2of2 cuda-races cuda-traffic examples_cuda fuzz model-pairs bits-cc \
+             $(HALVED:%=%-2of2) $(foreach part,2of4 3of4 4of4,$(QUARTERED:%=%-$(part))) bits-others readme-others headers install self gpu_self \
              $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
 CHECK_SUITES := $(LESS) cuda-clang sgemm-sanitize sanitized-amx prove tier_self model_self fuzzing mingw platforms long libtorch
 logs = $(patsubst %,$(BUILD)/tests/%.log,$(1))
@@ -88,8 +91,7 @@ $(CPU)/$(1)/amp.o: tests/amp.c tests/support/white.h tests/support/processor.h a
 	$$(Q)$$(SUITE) $$@.log $$(CC_$(1)) -std=c99 $$(FLAGS_$(1)) $$(WARN) $$(WARN_$(1)) -I. -c $$< -o $$@ || \
 	    : > $$@
 $(TESTS:%=$(CPU)/$(1)/%.log): $(CPU)/$(1)/%.log: tests/unit/test_%.c
-$(TESTS:%=$(CPU)/$(1)/%-1of2.log): $(CPU)/$(1)/%-1of2.log: tests/unit/test_%.c
-$(TESTS:%=$(CPU)/$(1)/%-2of2.log): $(CPU)/$(1)/%-2of2.log: tests/unit/test_%.c
+$(foreach part,$(PARTS),$(eval $(TESTS:%=$(CPU)/$(1)/%-$(part).log): $(CPU)/$(1)/%-$(part).log: tests/unit/test_%.c))
 $(CPU)/$(1)/%.log: $(SUPPORT) $(CPU)/$(1)/amp.o
 	@$$(RUN_$(1)) $$(SUITE) $$@ sh tests/one.sh "$(1)" "$$*" "$$(CC_$(1))" \
 	    "$(2) $$(WARN) $$(WARN_$(1))" $$(@:.log=)
@@ -128,7 +130,7 @@ $(TIERS:%=$(BUILD)/tests/%.log) $(MODELS:%=$(BUILD)/tests/%.log): $(BUILD)/tests
 	    $(if $(filter model-amx sanitized-amx,$*),tiles processors))
 $(call less,$(TIERS:%=$(BUILD)/tests/%.log): $(TESTS:%=$(CPU)/o2/%.log))
 $(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(CPU)/sanitize/processors.log \
-    $(call logs,$(filter-out $(HALVED),$(PRODUCTS:%=sanitize/%)))
+    $(call logs,$(filter-out $(CUT),$(PRODUCTS:%=sanitize/%)))
 
 $(foreach c,$(CONFIGS),$(CPU)/$(c)/zero.log): examples/ddp/zero.h
 $(BUILD)/tests/arm.log: tests/support/tiles.h tests/support/gemm_bits.h $(wildcard tests/host/compile/*) $(CPU)/aarch64/amp.o
@@ -139,13 +141,14 @@ $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(HEADERS)
 $(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig \
                         tests/*.sh tests/*/*.sh tests/*/*.awk tests/gpu/emu/*.sh tests/faults/planted/*) \
                         $(TESTS:%=tests/unit/test_%.c) tests/support/test.h tests/bench/peers.py tests/bench/trainers.sh $(wildcard tests/bench/compare*)
-$(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
+$(BUILD)/tests/vector_files.log: $(wildcard tests/vectors/* tests/vectors/state/*)
 $(BUILD)/tests/model_self.log: tests/unit/test_model.c $(SUPPORT)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
 $(BUILD)/tests/gpu_self.log: tests/gpu/gpu.sh tests/gpu/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
                            tests/unit/test_cuda.cpp $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/readme-%.log: tests/host/readme.sh README.md examples/README.md $(wildcard tests/bench/trainers.*) tests/lib.sh amp.h
 	@$(call SCRIPT,$< $(OUT) $*)
+$(BUILD)/tests/readme-cc.log $(BUILD)/tests/vector_files.log: $(CPU)/o2/amp.o
 $(BUILD)/tests/install.log: Makefile examples/README.md $(wildcard examples/packaging/*/*)
 $(BUILD)/tests/cuda-plain.log $(BUILD)/tests/cuda-plain-1of2.log $(BUILD)/tests/cuda-plain-2of2.log: \
     $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
@@ -180,7 +183,7 @@ $(BUILD)/tests/ranks.log: tests/trainers/ranks.sh tests/lib.sh $(wildcard exampl
                           $(CPU)/o2/amp.o
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
 
-$(BUILD)/tests/report.log: tests/trainers/report.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt $(BUILD)/cnn $(BUILD)/ncf
+$(BUILD)/tests/pages.log: tests/trainers/pages.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt $(BUILD)/cnn $(BUILD)/ncf
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
 $(BUILD)/tests/long.log: tests/trainers/long.sh tests/lib.sh $(SUPPORT) tests/unit/test_state.c tests/unit/test_ranks.c tests/amp.c \

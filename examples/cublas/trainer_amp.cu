@@ -10,7 +10,7 @@
    gradients overflow is skipped. The host never waits for the GPU, so Adam reads its step count,
    that of the steps taken, in device memory. Lines 11 to 18 (with 7 and 24, which they need) are
    optional: they add the first layer's bias inside its product.
-   AMP_POLICY=bf16 in the environment, or off, changes the type.
+   AMP_DTYPE=bf16 in the environment, or fp32, changes the type.
 
    BUILD AND RUN, in the directory of amp.h:
 

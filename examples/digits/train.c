@@ -71,7 +71,7 @@ typedef struct net {
     amp_optimizer  opt;
     uint64_t       steps, rng;         /* steps: also those that were skipped                     */
     measures       m;
-    char           problem[AMP_PROBLEM_SIZE], run[80]; /* run: what identifies it                 */
+    char           problem[AMP_PROBLEM_SIZE], run[RUN_SIZE]; /* run: what identifies it           */
     lines         *lines;              /* of --report, or NULL                                    */
     size_t         num_params, param_bytes, act_bytes, opt_bytes;
     void          *owned[12 * LAYERS];
@@ -136,7 +136,7 @@ static void setup_optimizer(net *n) {
 
 /* Hidden layers are `wider` times what the task says. */
 static void net_init(net *n, int which, int v, const dataset *data, size_t batch, size_t wider,
-                     int seed, lines *to) {
+                     int epochs, int seed, lines *to) {
     const amp_dtype T      = variants[v].type;
     size_t          widest = 0;
     memset(n, 0, sizeof *n);
@@ -161,8 +161,8 @@ static void net_init(net *n, int which, int v, const dataset *data, size_t batch
         if (l > 0) n->least[l] = net_alloc(n, batch, AMP_F32, &n->act_bytes);
         add_layer(n, l);
     }
-    sprintf(n->run, "run of %s seed %d batch %d data %08lx", n->v->name, seed, (int)batch,
-            checksum(data));
+    sprintf(n->run, "run of train --task %s --dtype %s --batch %d --epochs %d --data of-checksum-%08lx;",
+            tasks[which].name, type_names[n->v->type], (int)batch, epochs, checksum(data));
     if (n->v->master) setup_optimizer(n);
 }
 
@@ -307,12 +307,13 @@ static void optimizer_step(net *n, float lr) {
 
 /* One step on one batch of images; returns its mean loss. */
 static double train_step(net *n, const dataset *data, const size_t *pick, float lr) {
+    const clock_t start = clock();
     load_images(n, data, pick, n->batch);
     forward(n, n->batch);
     const double loss = loss_and_gradient(n, data, pick);
     backward(n);
     optimizer_step(n, lr);
-    if (n->lines) lines_step(n->lines, &n->opt, loss);
+    if (n->lines) lines_step(n->lines, &n->opt, loss, 1e-3 * milliseconds_since(start));
     return loss;
 }
 
@@ -335,15 +336,9 @@ static double train_epoch(net *n, const dataset *data, const size_t *order, size
 
 /* The state is amp.h's alone: masters, moments, scale, counts of steps. The epoch follows from the
    counts, the order of the images from seed and epoch. Returns the epochs that are done. */
-static int go_on(net *n, const char *path, size_t batches, int epochs) {
-    char problem[128];
-    resume(&n->opt, path, n->problem);
+static int go_on(net *n, const char *path, size_t batches) {
+    resume(&n->opt, path, n->run, n->problem);
     n->steps = status_of(n).steps + status_of(n).skipped;
-    if (n->steps % batches != 0 || n->steps / batches > (uint64_t)epochs) {
-        sprintf(problem, "is of step %lu, which is not the end of one of %d epochs of %lu steps",
-                (unsigned long)n->steps, epochs, (unsigned long)batches);
-        fail(1, path, problem, "give --epochs, --batch and --data as when it was saved");
-    }
     return (int)(n->steps / batches);
 }
 
@@ -401,9 +396,9 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
     net            n;
     lines_open(&l, reports(o, which, v, seed) ? o->report : NULL, o->resume != NULL,
                r->steps[which], variants[v].name);
-    net_init(&n, which, v, data, (size_t)o->batch, 1, seed, &l);
+    net_init(&n, which, v, data, (size_t)o->batch, 1, epochs, seed, &l);
     if (v == FP16 && seed == 0) n.m.scales = r->scales[which];
-    if (o->resume) first = go_on(&n, o->resume, data->num_train / n.batch, epochs);
+    if (o->resume) first = go_on(&n, o->resume, data->num_train / n.batch);
     for (size_t i = 0; i < data->num_train; i++) order[i] = i;
     polled = one_run(o);
     for (int epoch = 0; epoch < epochs; epoch++) {
@@ -440,8 +435,7 @@ static void time_steps(report *r, const dataset *data, int which, int size) {
     for (size_t i = 0; i < batch; i++) pick[i] = i % data->num_train;
     for (int v = 0; v < NUM_VARIANTS; v++)
         if (variant_on(&r->o, v))
-            net_init(&nets[v], which, v, data, batch, size == WIDE ? WIDER : 1, 0,
-                     NULL);
+            net_init(&nets[v], which, v, data, batch, size == WIDE ? WIDER : 1, 0, 0, NULL);
     for (int round = -1; round < ROUNDS; round++) {
         for (int v = 0; v < NUM_VARIANTS; v++) {
             const clock_t start = clock();
@@ -462,8 +456,8 @@ static void try_files(const report *r, const dataset *data) {
     try_picture(o->out, "train_loss.svg");
     lines_try(o->report);
     if (!one_run(o)) return;
-    net_init(&n, o->task, the_variant(o), data, (size_t)o->batch, 1, 0, NULL);
-    if (o->resume) go_on(&n, o->resume, data->num_train / n.batch, r->epochs[o->task]);
+    net_init(&n, o->task, the_variant(o), data, (size_t)o->batch, 1, r->epochs[o->task], 0, NULL);
+    if (o->resume) go_on(&n, o->resume, data->num_train / n.batch);
     if (o->save) save(&n.opt, o->save);
     net_free(&n);
 }

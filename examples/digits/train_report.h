@@ -119,9 +119,9 @@ static options parse_options(int argc, char **argv) {
     options o = {NUM_TASKS, ALL_TYPES, 0, 64, 0, 0, NULL, "build", NULL, NULL, NULL};
     const known_option known[] = {
         choice_option("--task", task_names, &o.task), choice_option("--dtype", type_names, &o.dtype),
-        count_option("--epochs", &o.epochs, MAX_EPOCHS),
+        size_option("--epochs", &o.epochs, MAX_EPOCHS),
         count_option("--stop-after", &o.stop_after, MAX_EPOCHS),
-        count_option("--batch", &o.batch, MAX_BATCH), count_option("--seeds", &o.seeds, MAX_SEEDS),
+        size_option("--batch", &o.batch, MAX_BATCH), count_option("--seeds", &o.seeds, MAX_SEEDS),
         word_option("--data", &o.data), word_option("--out", &o.out),
         word_option("--report", &o.report), word_option("--save", &o.save),
         word_option("--resume", &o.resume)};
@@ -321,6 +321,7 @@ static void print_table(const report *r, int which) {
                mean_of(r, which, v, ACT_BYTES) / 1024.0);
         print_times(r, which, v);
     }
+    printf("%s\n", products_in(amp_cpu_tier()));
 }
 
 static void print_ratio(const char *what, double without, double with, const char *by) {
@@ -351,19 +352,11 @@ static void print_verdict(const report *r, int which, int v) {
                "    by up to 1 part in 256, not 2048; pixels show that more than classes do\n");
 }
 
-static const char *products_in(const char *tier) {
-    return strcmp(tier, "amx") == 0           ? "AMX tiles, fp16 in two parts"
-           : strcmp(tier, "avx512_bf16") == 0 ? "AVX512_BF16, fp16 in fp32 arithmetic"
-           : strcmp(tier, "neon_bf16") == 0   ? "BFMMLA, fp16 in fp32 arithmetic"
-                                              : "fp32 arithmetic, whatever their types";
-}
-
 static void print_speed(const report *r, int which) {
     printf("  a step in bf16 is %.2f times as fast as in fp32, in scaled fp16 %.2f times;\n",
            speed(r, which, BF16, TRAINED), speed(r, which, FP16, TRAINED));
-    printf("  wide (%d times the hidden units, %d images a step) %.2f and %.2f times;\n"
-           "  products in %s\n", WIDER, WIDE_BATCH, speed(r, which, BF16, WIDE), speed(r, which, FP16, WIDE),
-           products_in(amp_cpu_tier()));
+    printf("  wide (%d times the hidden units, %d images a step) %.2f and %.2f times\n",
+           WIDER, WIDE_BATCH, speed(r, which, BF16, WIDE), speed(r, which, FP16, WIDE));
 }
 
 /* What the table says, in words that follow from its numbers. */
@@ -450,8 +443,8 @@ static void draw_costs(const report *r) {
             sprintf(title[t] + strlen(title[t]), ": fp16 alone loses %.2g %% of its updates",
                     mean_of(r, t, FP16_ALONE, LOST));
         if (r->o.dtype == ALL_TYPES)
-            sprintf(title[t] + strlen(title[t]), "; wide steps in bf16 are %.1f times as fast as in fp32",
-                    speed(r, t, BF16, WIDE));
+            sprintf(title[t] + strlen(title[t]), "; wide steps in bf16 are %s as in fp32",
+                    times_as_fast(speed(r, t, BF16, WIDE)));
         height += 16 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, title[t]) +
                   (2 + timed(&r->o, t)) * (BARS_HEAD + rows * BAR_HEIGHT);
     }
@@ -492,7 +485,7 @@ static void draw_losses(const report *r) {
         for (int v = 0; v < NUM_VARIANTS; v++) {
             const double(*of)[MAX_EPOCHS] = r->loss[t][v];
             if (!variant_on(&r->o, v)) continue;
-            p[t].name[v] = variants[v].scaling ? "... +scaling" : variants[v].name;
+            p[t].name[v] = variants[v].scaling ? "fp16, scaled" : variants[v].name;
             p[t].y[v]    = of[0];
             if (r->o.seeds > 1 && v <= FP16_ALONE) p[t].low[v] = of[1], p[t].high[v] = of[2];
         }

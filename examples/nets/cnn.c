@@ -83,7 +83,7 @@ typedef struct net {
     size_t         side, width, batch;
     unit           unit[MAX_UNITS];
     amp_tensor     tensor[MAX_TENSORS];
-    char           names[MAX_TENSORS][32], run[128];
+    char           names[MAX_TENSORS][32], run[RUN_SIZE];
     amp_optimizer  opt;
     amp_backend    backend;                          /* with a workspace for products            */
     lines          lines;                            /* of --report                              */
@@ -233,8 +233,9 @@ static void net_init(net *n, const options *o, const dataset *data, amp_dtype ty
     n->o = o, n->data = data, n->seed = seed, n->task = o->task, n->type = type;
     n->side = data->side, n->width = (size_t)o->width, n->batch = (size_t)o->batch;
     n->rng  = (uint64_t)seed * 1000003u + 1;
-    sprintf(n->run, "run of %s seed %d steps %d batch %d lr %.6g data %08lx", type_names[type],
-            seed, o->steps, o->batch, (double)o->lr, checksum(data));
+    sprintf(n->run, "run of cnn --task %s --dtype %s --width %d --batch %d --steps %d --lr %.6g --data "
+                    "of-checksum-%08lx;", task_names[o->task], type_names[type], o->width, o->batch,
+            o->steps, (double)o->lr, checksum(data));
     n->order = n->owned[n->num_owned++] = need(data->num_train, sizeof *n->order);
     add_units(n);
     make_buffers(n);

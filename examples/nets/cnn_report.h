@@ -22,7 +22,7 @@ enum { CNN, UNET, NUM_TASKS };
 static const char *const task_names[] = {"cnn", "unet", "both", NULL};
 static const int         standard_steps[2][NUM_TASKS] = {{300, 200}, {150, 60}}; /* digits, else */
 static const options     standard = {NULL, NULL, NULL, "build", NULL, NULL,
-                                     NUM_TASKS, 64, 32, 0, 0, ALL_TYPES, 25, 0, 0, 2e-3f, NULL};
+                                     NUM_TASKS, 64, 32, 0, 3, ALL_TYPES, 25, 0, 0, 2e-3f, NULL};
 enum { ON_THE_WAY = 256 }; /* held-out images that are looked at while training goes on */
 #define NOISE 0.25f /* deviation, of pixels of 0 to 1 */
 
@@ -57,7 +57,7 @@ static options parse_options(int argc, char **argv) {
     options            o = standard;
     const known_option own[] = {word_option("--data", &o.data),
                                 choice_option("--task", task_names, &o.task),
-                                count_option("--width", &o.width, 512)};
+                                size_option("--width", &o.width, 512)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
     keep_inputs(data_path(o.data), o.resume, o.save, o.report);
     if (one_run(&o) && o.task == NUM_TASKS)
@@ -102,9 +102,7 @@ static const subject subjects[NUM_TASKS] = {
 
 static void report_images(report *r, const dataset *data, int task) {
     const options *o = &r->o;
-    r->of                = subjects[task];
-    r->of.items_per_step = o->batch;
-    report_init(r);
+    report_init(r, &subjects[task], o->batch, amp_cpu_tier());
     printf("%s: %s,\nin %lux%lu; ", task_names[task], data->name, (unsigned long)data->side,
            (unsigned long)data->side);
     printf("width %d; %s of %s; products by %s\n", o->width, counted((size_t)o->steps, "step"),

@@ -37,7 +37,7 @@ typedef text corpus;
 
 static const options *standard(void) {
     static const options o = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
-                              2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 0, 0, 1.5e-3f,
+                              2, 256, 4, 64, 8, 250, 3, ALL_TYPES, 400, 25, 0, 0, 0, 0, 1.5e-3f,
                               0, NULL, 0, 0};
     return &o;
 }
@@ -119,7 +119,7 @@ typedef struct net {
     size_t         layers, width, heads, context, batch, rows;
     block          block[MAX_LAYERS + 1];
     amp_tensor     tensor[MAX_TENSORS];
-    char           names[MAX_TENSORS][96], run[128];
+    char           names[MAX_TENSORS][96], run[RUN_SIZE];
     amp_optimizer  opt;
     amp_backend    backend;                          /* with a workspace for products            */
     float         *stream_grad, *y;                  /* rows x width                             */
@@ -224,7 +224,7 @@ static void net_init(net *n, const options *o, const text *t, amp_dtype type, in
     n->context = (size_t)o->context, n->batch = (size_t)o->batch;
     n->rows = n->batch * n->context;
     n->rng  = seed_of_weights(seed);
-    describe_run(n->run, o, t, type, seed);
+    describe_run(n->run, o, t, type);
     choose_types(n);
     for (int i = 0; i < num_tensors(o); i++) add_tensor(n, i, beginning_of(o, i));
     for (int i = 0; i < num_tensors(o); i++)

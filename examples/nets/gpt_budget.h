@@ -68,6 +68,7 @@ static int show_budget(const options *o, const text *t) {
                (double)memory_with(o, t, (amp_dtype)v, batch[v]) / 1048576.0, speed[v]);
         fflush(stdout);
     }
+    puts(products_in(amp_cpu_tier()));
     if (o->dtype != ALL_TYPES) return 0; /* nothing to compare */
     printf("\nbudget gpt: %d MiB fp32 %d fp16 %d bf16 %d rows\n", o->budget, batch[0] * o->context,
            batch[1] * o->context, batch[2] * o->context);

@@ -46,7 +46,7 @@ enum { EVERY = 10, WORKSPACE = 32 << 20 }; /* steps between two waits; bytes for
 
 static const options *standard(void) {
     static const options o = {"amp.h", NULL, NULL, NULL, "build", NULL, NULL,
-                              6, 384, 6, 256, 16, 250, 0, ALL_TYPES, 0, 25, 0, 0, 0, 0, 1.5e-3f,
+                              6, 384, 6, 256, 16, 250, 3, ALL_TYPES, 0, 25, 0, 0, 0, 0, 1.5e-3f,
                               1, NULL, 0, 0};
     return &o;
 }
@@ -106,7 +106,7 @@ struct gpt {
     int             layers, width, heads, context, batch;
     layer           at[MAX_LAYERS + 1];
     amp_tensor      tensor[MAX_TENSORS];
-    char            names[MAX_TENSORS][128], run[128];
+    char            names[MAX_TENSORS][128], run[RUN_SIZE];
     amp_optimizer   opt;
     memory          token, target, one_hot;        /* the batch                                   */
     memory          stream_grad, y, logits;        /* fp32: rows x width; rows x 256              */
@@ -444,7 +444,7 @@ static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, in
         const beginning b = beginning_of(o, i);
         add_tensor(n, i, &b);
     }
-    describe_run(n->run, o, t, type, seed);
+    describe_run(n->run, o, t, type);
     allocate(n);
     setup_optimizer(n);
     if (type == AMP_F32) capture<float>(n, seed, t);
@@ -522,7 +522,7 @@ static void try_all(const options *o, const text *t, gpt *n) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         gpt_init(n, o, t, (amp_dtype)v, 0);
-        if (o->resume) resume(&n->opt, o->resume, n->problem);
+        if (o->resume) resume(&n->opt, o->resume, n->run, n->problem);
         if (o->save) save(&n->opt, o->save);
         gpt_free(n);
     }
@@ -535,7 +535,7 @@ static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         gpt_init(&nets[v], o, t, (amp_dtype)v, seed);
-        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].problem);
+        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].run, nets[v].problem);
     }
     polled = o->dtype != ALL_TYPES && o->seeds == 1;
     for (int step = 1; step <= last; step++) {

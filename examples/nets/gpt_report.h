@@ -76,9 +76,9 @@ static options parse_options(int argc, char **argv) {
     const int gpu = o.gpu;
     char      value[64];
     const known_option own[] = {
-        word_option("--text", &o.text), count_option("--layers", &o.layers, MAX_LAYERS),
-        count_option("--width", &o.width, 4096), count_option("--heads", &o.heads, 256),
-        count_option("--context", &o.context, 4096),
+        word_option("--text", &o.text), size_option("--layers", &o.layers, MAX_LAYERS),
+        size_option("--width", &o.width, 4096), size_option("--heads", &o.heads, 256),
+        size_option("--context", &o.context, 4096),
         gpu ? count_option("--overflow", &o.overflow, 1000000)
             : count_option("--write", &o.write, 1000000),
         word_option("--prompt", &o.prompt), count_option("--budget", &o.budget, 1 << 20),
@@ -160,9 +160,7 @@ static const subject gpt_subject = {
 
 static void report_text(report *r, const text *t, const char *machine) {
     const options *o = &r->o;
-    r->of                = gpt_subject;
-    r->of.items_per_step = (double)o->batch * o->context;
-    report_init(r);
+    report_init(r, &gpt_subject, (double)o->batch * o->context, machine);
     printf("%s: %lu bytes to learn, %lu held out\n", o->text, (unsigned long)t->num_train,
            (unsigned long)t->num_held);
     printf("%s of width %d, %s; %s of %d x %d bytes; products by %s\n",

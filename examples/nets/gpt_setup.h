@@ -37,9 +37,11 @@ typedef struct beginning {
 } beginning;
 
 /* What decides how a run ends, for name_run. */
-static void describe_run(char run[128], const options *o, const text *t, amp_dtype type, int seed) {
-    sprintf(run, "run of %s seed %d steps %d lr %.6g heads %d batch %d text %08lx",
-            type_names[type], seed, o->steps, (double)o->lr, o->heads, o->batch, t->checksum);
+static void describe_run(char run[RUN_SIZE], const options *o, const text *t, amp_dtype type) {
+    sprintf(run, "run of " PROGRAM " --dtype %s --layers %d --width %d --heads %d --context %d "
+                 "--batch %d --steps %d --lr %.6g --storage %s --muon %s --text of-checksum-%08lx;",
+            type_names[type], o->layers, o->width, o->heads, o->context, o->batch, o->steps,
+            (double)o->lr, storage_names[o->storage], o->muon ? "yes" : "no", t->checksum);
 }
 
 /* GPT-2's start: deviation 0.02, less for what is added to the stream, by the number of adders. */

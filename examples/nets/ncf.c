@@ -60,7 +60,7 @@ typedef struct net {
     size_t         in[LAYERS], out[LAYERS];
     amp_tensor     tensor[NUM_TENSORS];
     amp_rows       touched[NUM_TABLES];
-    char           names[NUM_TENSORS][64], run[128];
+    char           names[NUM_TENSORS][64], run[RUN_SIZE];
     amp_optimizer  opt;
     amp_backend    backend;                  /* with a workspace for products                    */
     lines          lines;                    /* of --report                                      */
@@ -196,8 +196,9 @@ static void net_init(net *n, const options *o, const interactions *data, amp_dty
     }
     choose_types(n);
     make_buffers(n);
-    sprintf(n->run, "run of %s seed %d steps %d batch %d lr %.6g data %08lx",
-            type_names[type], seed, o->steps, o->batch, (double)o->lr, data->checksum);
+    sprintf(n->run, "run of ncf --dtype %s --users %lu --items %lu --width %d --batch %d --steps %d "
+                    "--lr %.6g --data of-checksum-%08lx;", type_names[type], (unsigned long)data->num_users,
+            (unsigned long)data->num_items, o->width, o->batch, o->steps, (double)o->lr, data->checksum);
     add_tensors(n, data);
     setup_optimizer(n);
 }

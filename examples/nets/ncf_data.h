@@ -250,13 +250,16 @@ static const char *read_number(const char *at, uint32_t *number) {
 static void read_pairs(interactions *d, FILE *f, const char *path) {
     char   line[256], problem[128];
     size_t number = 0, room = 1 << 16;
-    int    begins = 1; /* a line, not the rest of a long one */
+    int    begins = 1, parts = 0; /* of a line, of which the first is read */
     d->pairs = need(room, sizeof(pair));
     while (fgets(line, sizeof line, f)) {
         pair        p  = {0, 0, d->num_pairs};
         const int   is = begins;
         const char *at;
         begins = strchr(line, '\n') != NULL;
+        parts  = is ? 0 : parts + 1;
+        if (parts > 256 || number == 200000000)
+            fail(1, path, "has more than 200 million lines, or one of 64 KB", "give a text file with --data");
         if (!is) continue;
         number++;
         if (line[strspn(line, " \t\r\n")] == '\0') continue;

@@ -23,7 +23,7 @@ typedef struct options {
 #include "../support/train_compare.h" /* report, of all that have such options */
 
 static const options standard = {NULL, NULL, NULL, "build", NULL, NULL,
-                                 6000, 3000, 128, 256, 2000, 0, ALL_TYPES, 100, 0, 0, 3e-3f, NULL};
+                                 6000, 3000, 128, 256, 2000, 3, ALL_TYPES, 100, 0, 0, 3e-3f, NULL};
 
 static void print_help(void) {
     const options *o = &standard;
@@ -57,9 +57,9 @@ static options parse_options(int argc, char **argv) {
     options            o = standard;
     char               value[32];
     const known_option own[] = {word_option("--data", &o.data),
-                                count_option("--users", &o.users, 10000000),
-                                count_option("--items", &o.items, 10000000),
-                                count_option("--width", &o.width, 1024)};
+                                size_option("--users", &o.users, 10000000),
+                                size_option("--items", &o.items, 10000000),
+                                size_option("--width", &o.width, 1024)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
     keep_inputs(o.data, o.resume, o.save, o.report);
     sprintf(value, "--width %d", o.width);
@@ -86,9 +86,7 @@ static const subject ncf_subject = {
 
 static void report_interactions(report *r, const interactions *d) {
     const options *o = &r->o;
-    r->of                = ncf_subject;
-    r->of.items_per_step = (double)o->batch * (1 + NEGATIVES);
-    report_init(r);
+    report_init(r, &ncf_subject, (double)o->batch * (1 + NEGATIVES), amp_cpu_tier());
     printf("%s:\n%s, %s, %s to learn, %lu held out\n", d->name, counted(d->num_users, "user"),
            counted(d->num_items, "item"), counted(d->num_train, "interaction"), (unsigned long)d->num_held);
     printf("hit rate at 10 of what is popular: %.1f", d->by_popularity);

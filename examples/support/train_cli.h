@@ -31,13 +31,26 @@ static inline int on_terminal(void) { return 0; }
 static char command_line[512];  /* what begin was given, for reports */
 static int  quiet;              /* --quiet: no progress */
 static char unfinished[1200];   /* a file that is being written, and goes if the program is interrupted */
-static volatile sig_atomic_t polled, interrupted; /* Ctrl-C: does the program ask? did it come? */
+static char larger[160];        /* options that take more memory than they would by default, as advice */
+static volatile sig_atomic_t polled, interrupted; /* Ctrl-C: does the program ask? which signal came? */
 
 /* One line that says what was wrong, with which value, and what to do; then the end. */
 static inline void fail(int code, const char *subject, const char *problem, const char *remedy) {
     fprintf(stderr, PROGRAM ": %s: %s; %s\n", subject, problem, remedy);
     END(code);
 }
+
+static inline void no_memory(void) {
+    fail(1, "memory", "there is not enough", *larger ? larger : "end other programs, or add some");
+}
+
+#if defined(AMP_H_INCLUDED) && !defined(__cplusplus) /* CUDA's programs: cuda_must.cuh */
+/* What cannot fail, but for memory. */
+static inline void must(amp_result result) {
+    if (result == AMP_ERROR_OUT_OF_MEMORY) no_memory();
+    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "this is a bug in " PROGRAM);
+}
+#endif
 
 /* Has all that was written to a file arrived? If not, errno says why; if an earlier write failed, one
    more says it. */
@@ -63,7 +76,7 @@ static inline void bad_option(const char *option, const char *value, const char 
 /* A word on the command line that no option and no place takes. */
 static inline void unexpected(const char *word) {
     fprintf(stderr, PROGRAM ": %s %s; see --help\n",
-            *word == '-' ? "unknown option" : "unexpected argument", word);
+            *word == '-' ? "unknown option" : "unexpected argument", *word ? word : "''");
     END(2);
 }
 
@@ -82,7 +95,7 @@ static inline void misread(const char *subject, const char *problem, const char 
 /* The end of a program: what it printed must have arrived. */
 static inline int finish(int status) {
     if (!arrived(stdout)) cannot_write("standard output", "redirect it to a file that can be written");
-    return interrupted ? 128 + SIGINT : status;
+    return interrupted ? 128 + interrupted : status;
 }
 
 #ifdef F_GETFD /* POSIX */
@@ -91,7 +104,7 @@ static inline void on_interrupt(int number) {
     static const char line[] = "\n" PROGRAM ": interrupted: what is not printed or saved yet is lost\n";
     const size_t      from = !on_terminal(); /* behind ^C a new line */
     if (polled && !interrupted) {
-        interrupted = 1;
+        interrupted = number;
         return;
     }
     if (*unfinished) unlink(unfinished);
@@ -102,8 +115,8 @@ static inline void on_interrupt(int number) {
 }
 #endif
 
-/* The beginning. The next file would take the place of a standard stream that is closed. Where Ctrl-C is
-   ignored, it stays so. */
+/* The beginning. The next file would take the place of a standard stream that is closed. Ctrl-C, kill and
+   a terminal that is closed do the same; where one of them is ignored, it stays so. */
 static inline void begin(int argc, char **argv) {
     size_t used = 0;
     for (int i = 0; i < argc && used < sizeof command_line; i++)
@@ -113,15 +126,18 @@ static inline void begin(int argc, char **argv) {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
         if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDWR) == STDOUT_FILENO)
             fail(1, "standard output", "is closed", "redirect it to a file or to /dev/null");
-    if (signal(SIGINT, SIG_IGN) == SIG_IGN) return;
-    signal(SIGINT, on_interrupt);
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 3; i++) {
+        if (signal(ends[i], SIG_IGN) == SIG_IGN) continue;
+        signal(ends[i], on_interrupt);
 #ifdef SA_RESTART
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_interrupt;
-    action.sa_flags   = SA_RESTART; /* no write ends early */
-    sigaction(SIGINT, &action, NULL);
+        struct sigaction action;
+        memset(&action, 0, sizeof action);
+        action.sa_handler = on_interrupt;
+        action.sa_flags   = SA_RESTART; /* no write ends early */
+        sigaction(ends[i], &action, NULL);
 #endif
+    }
 #endif
 }
 
@@ -134,14 +150,17 @@ static inline const char *counted(size_t n, const char *noun) {
     return now;
 }
 
-/* ------------------------------------------------------------------------------------- options */
-
-/* What amp.h reads in a variable of the environment. */
-static inline const char *words_of(const char *variable) {
-    return strcmp(variable, "AMP_ENABLE") == 0  ? "give 0 or 1"
-           : strcmp(variable, "AMP_DTYPE") == 0 ? "give fp32, fp16 or bf16"
-                                                : "give a number above 0, or dynamic"; /* AMP_LOSS_SCALE */
+/* How amp.h multiplies, by the name of its tier; wherever a speed is printed. "": it does not (a GPU). */
+static inline const char *products_in(const char *tier) {
+    return strcmp(tier, "amx") == 0           ? "products in AMX tiles, fp16 in two parts"
+           : strcmp(tier, "avx512_bf16") == 0 ? "products in AVX512_BF16, fp16 in fp32 arithmetic"
+           : strcmp(tier, "neon_bf16") == 0   ? "products in BFMMLA, fp16 in fp32 arithmetic"
+           : strcmp(tier, "avx512") == 0 || strcmp(tier, "avx2") == 0 || strcmp(tier, "neon") == 0 ||
+                   strcmp(tier, "c") == 0
+               ? "products in fp32 arithmetic, whatever their types; 16 bits save memory here" : "";
 }
+
+/* ------------------------------------------------------------------------------------- options */
 
 /* Does this option, which has no value, stand anywhere? */
 static inline int is_given(const char *option, int argc, char **argv) {
@@ -189,30 +208,38 @@ typedef struct known_option {
     int               *count;
     float             *real;
     double             most;
+    int                usual; /* what is more than this takes more memory; 0: it takes none */
 } known_option;
 
 static inline known_option word_option(const char *name, const char **to) {
-    const known_option k = {name, to, NULL, NULL, NULL, 0.0};
+    const known_option k = {name, to, NULL, NULL, NULL, 0.0, 0};
     return k;
 }
 
 static inline known_option flag_option(const char *name, int *to) {
-    const known_option k = {name, NULL, NULL, to, NULL, 0.0};
+    const known_option k = {name, NULL, NULL, to, NULL, 0.0, 0};
     return k;
 }
 
 static inline known_option choice_option(const char *name, const char *const *choices, int *to) {
-    const known_option k = {name, NULL, choices, to, NULL, 0.0};
+    const known_option k = {name, NULL, choices, to, NULL, 0.0, 0};
     return k;
 }
 
 static inline known_option count_option(const char *name, int *to, int most) {
-    const known_option k = {name, NULL, NULL, to, NULL, (double)most};
+    const known_option k = {name, NULL, NULL, to, NULL, (double)most, 0};
+    return k;
+}
+
+/* One that memory grows with. */
+static inline known_option size_option(const char *name, int *to, int most) {
+    known_option k = count_option(name, to, most);
+    k.usual = *to ? *to : 10000;
     return k;
 }
 
 static inline known_option real_option(const char *name, float *to, double most) {
-    const known_option k = {name, NULL, NULL, NULL, to, most};
+    const known_option k = {name, NULL, NULL, NULL, to, most, 0};
     return k;
 }
 
@@ -235,8 +262,11 @@ static inline void take_value(const known_option *k, const char *value) {
     }
     const int good = !k->choices && *value != '+' && !value[plain] && end != value && !*end && x <= k->most;
     if (good && !whole && x >= (double)FLT_MIN) *k->real = (float)x;
-    else if (good && whole && x >= 1.0) *k->count = (int)x;
-    else {
+    else if (good && whole && x >= 1.0) {
+        *k->count = (int)x;
+        if (k->usual && *k->count > k->usual && strlen(larger) + strlen(k->name) + 32 < sizeof larger)
+            sprintf(larger + strlen(larger), "%s %s", *larger ? " or" : "choose a smaller", k->name);
+    } else {
         if (!k->choices && whole) sprintf(wanted, "a whole number from 1 to %.0f", k->most);
         else if (!k->choices) sprintf(wanted, "a number from 1.2e-38 to %g", k->most);
         bad_option(k->name, value, wanted);
@@ -285,7 +315,7 @@ static inline void parse_places(int argc, char **argv, const known_option *place
             printf("usage: " PROGRAM "%s\n\n%s\n  --help    this text\n", names, help);
             exit(finish(0));
         }
-        if (*argv[i] == '-' || i > count) unexpected(argv[i]);
+        if (i > count || (*argv[i] == '-' && !strchr("0123456789.", argv[i][1]))) unexpected(argv[i]);
         take_value(&places[i - 1], argv[i]);
     }
 }

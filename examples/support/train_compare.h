@@ -98,13 +98,12 @@ static void print_last_options(const options *o, const char *policy, const char 
    program without check is for a GPU, and has no --policy, --tier and --report either. */
 static void parse_all(options *o, int argc, char **argv, const known_option *own, size_t num_own,
                       void (*help)(void), void (*quick)(options *), void (*check)(options *)) {
-    int                flag; /* of what is looked for first */
+    int                seeds = 0, flag; /* of what is looked for first */
     const known_option common[] = {
         flag_option("--quick", &flag), word_option("--out", &o->out), word_option("--save", &o->save),
         word_option("--resume", &o->resume), choice_option("--dtype", type_names, &o->dtype),
-        count_option("--batch", &o->batch, MAX_BATCH),
-        count_option("--steps", &o->steps, MAX_STEPS),
-        count_option("--seeds", &o->seeds, MAX_SEEDS),
+        size_option("--batch", &o->batch, MAX_BATCH), size_option("--steps", &o->steps, MAX_STEPS),
+        count_option("--seeds", &seeds, MAX_SEEDS),
         count_option("--save-every", &o->save_every, MAX_STEPS),
         count_option("--stop-after", &o->stop_after, MAX_STEPS), real_option("--lr", &o->lr, 1.0),
         flag_option("--check", &flag), word_option("--policy", &o->policy),
@@ -115,13 +114,12 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
     parse_both(argc, argv, own, num_own, common, num_common, help);
     needs(argc, argv, "--save-every", "--save");
     if (o->steps) refuse_stop(o->stop_after, o->steps, "step");
-    if (one_run(o) && o->dtype != ALL_TYPES && o->seeds == 2) o->seeds = 0; /* --quick's */
-    if (one_run(o) && (o->dtype == ALL_TYPES || o->seeds > 1))
+    if (one_run(o) && (o->dtype == ALL_TYPES || seeds > 1))
         fail(2, "--save, --resume, --stop-after", "need a single run",
              "add --dtype fp32, fp16 or bf16, and leave out --seeds");
     if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
         bad_option("--tier", o->tier, tiers_here());
-    if (!o->seeds) o->seeds = one_run(o) ? 1 : 3;
+    o->seeds = one_run(o) ? 1 : seeds ? seeds : o->seeds;
 }
 
 /* ------------------------------------------------------------------------------------ optimizer */
@@ -145,6 +143,7 @@ static amp_optimizer_desc adamw_in(amp_dtype type) {
 typedef struct report {
     options  o;
     subject  of;
+    const char *machine;                 /* amp.h's tier, or a GPU                                */
     double  *loss[3], *held[3];          /* training loss of each step, held-out loss at points,
                                             of one seed behind the other                          */
     double  *time[3];                    /* seconds of each step of each seed                     */
@@ -162,8 +161,11 @@ static int held_every(const options *o) {
 
 static int held_point(const options *o, int step) { return (step + 1) % held_every(o) == 0; }
 
-static void report_init(report *r) {
+static void report_init(report *r, const subject *of, double items_per_step, const char *machine) {
     const options *o = &r->o;
+    r->of                = *of;
+    r->of.items_per_step = items_per_step;
+    r->machine           = machine;
     for (int v = 0; v < 3; v++) {
         r->loss[v] = (double *)need((size_t)o->steps * (size_t)o->seeds, sizeof(double));
         r->held[v] = (double *)need((size_t)o->steps * (size_t)o->seeds, sizeof(double));
@@ -253,6 +255,7 @@ static void print_table(const report *r) {
                (double)r->bytes[v][STATE] / (double)r->params,
                (double)r->bytes[v][ACTIVATIONS] / 1048576.0, mebibytes(r, v));
     }
+    if (*products_in(r->machine)) puts(products_in(r->machine));
 }
 
 /* Fewer than three seeds say too little about their spread. */
@@ -343,15 +346,15 @@ static void draw_picture(const report *r) {
     }
     if (o->dtype == ALL_TYPES) {
         const size_t last = (plots[1].count + 9) / 10;
-        const double bf16 = speed(r, AMP_BF16) / speed(r, AMP_F32);
-        const double fp16 = speed(r, AMP_F16) / speed(r, AMP_F32);
-        const double apart = apart_at_end(&plots[0], curve, 1);
-        if (bf16 < 1.1)
-            sprintf(title[0], "%.20s: all end within %.2g %% of fp32, none much faster", s->name,
-                    apart);
-        else
-            sprintf(title[0], "%.20s: bf16 is %.1f times and fp16 %.1f times as fast as fp32; both "
-                              "end within %.2g %% of it", s->name, bf16, fp16, apart);
+        const double fp32 = over_seeds(r->last[0], NULL, o->seeds).mean;
+        double       apart = 0.0; /* as the table has it */
+        for (int v = AMP_F16; v <= AMP_BF16; v++)
+            apart = fmax(apart, fabs(over_seeds(r->last[v], r->last[0], o->seeds).mean));
+        sprintf(title[0], "%.20s: bf16 is %s as fp32, fp16 %s; both end within %.2g %s of its %.*s", s->name,
+                times_as_fast(speed(r, AMP_BF16) / speed(r, AMP_F32)),
+                times_as_fast(speed(r, AMP_F16) / speed(r, AMP_F32)),
+                s->in_points ? apart : 100.0 * apart / fp32, s->in_points ? "points" : "%",
+                (int)strcspn(s->metric, "%,"), s->metric);
         sprintf(title[1], "%.20s: the mean of the last %s is within %.2g %% of fp32's", s->name,
                 counted(last * every, "step"), apart_at_end(&plots[1], curve, last));
     }

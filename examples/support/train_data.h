@@ -67,9 +67,11 @@ static int gzip_close(FILE *f) { return fclose(f); }
 
 /* --------------------------------------------------------------------------------------- files */
 
-static const char data_help[] =
-    "set --data (or AMP_DATA) to digits, fashion, a directory with Fashion-MNIST's four IDX files, "
-    "or a digits .csv or .csv.gz";
+#ifndef DATA_HELP
+#define DATA_HELP "set --data (or AMP_DATA) to digits, fashion, a directory with Fashion-MNIST's four " \
+                  "IDX files, or a digits .csv or .csv.gz"
+#endif
+static const char data_help[] = DATA_HELP;
 
 static int ends_with(const char *s, const char *end) {
     const size_t n = strlen(s), m = strlen(end);
@@ -124,6 +126,7 @@ static unsigned char *read_file(const char *path, size_t *size) {
     if (!s) fail(1, path, strerror(errno ? errno : ENOENT), data_help);
     for (*size = 0; (got = stream_read(s, bytes + *size, (unsigned)piece)) > 0;) {
         *size += got;
+        if (*size > 1 << 30) fail(1, path, "is longer than 1 GB", data_help);
         if (room - *size <= piece) {
             unsigned char *more = (unsigned char *)realloc(bytes, room *= 2);
             if (!more) fail(1, path, "too large for the memory", data_help);
@@ -256,8 +259,7 @@ static void load_data(dataset *d, const char *choice) {
     const char *path = data_path(choice);
     struct stat is;
     if (strcmp(path, DIGITS) == 0 && !file_exists(DIGITS))
-        fail(1, DIGITS, "is not below this directory",
-             "run this beside amp.h, or give the path of that file with --data");
+        fail(1, DIGITS, "is not below this directory", "run this in the directory of amp.h");
     if (strcmp(path, FASHION_DIR) == 0) load_fashion(d, FASHION_DIR);
     else if (ends_with(path, ".csv") || ends_with(path, ".csv.gz")) load_digits(d, path);
     else if (stat(path, &is) != 0) fail(1, path, strerror(errno), data_help);

@@ -7,6 +7,10 @@
 
 #include "train_cli.h" /* fail, cannot_write, unfinished */
 
+#ifdef F_GETFD /* POSIX */
+#include <sys/file.h>
+#endif
+
 /* Do two paths lead to one file, by links, too? A terminal is no file. */
 static inline int same_file(const char *a, const char *b) {
 #ifdef F_GETFD /* POSIX */
@@ -53,6 +57,23 @@ static inline void keep_inputs(const char *learned, const char *resume, const ch
     refuse_overwriting("--report", report, learned);
     refuse_overwriting("--report", report, resume);
     refuse_overwriting("--report", report, save);
+}
+
+/* A file that a run writes again and again is locked until the run ends; another run is refused that. Before
+   it writes and after: each time the file may be another one. */
+static inline void claim(const char *path, int *lock, const char *remedy) {
+#ifdef LOCK_EX
+    struct stat is, ours;
+    if (stat(path, &is) != 0 || !S_ISREG(is.st_mode)) return;
+    if (*lock > 0 && fstat(*lock, &ours) == 0 && ours.st_dev == is.st_dev && ours.st_ino == is.st_ino) return;
+    const int now = open(path, O_RDWR);
+    if (now >= 0 && flock(now, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        fail(1, path, "another run writes it", remedy);
+    if (*lock > 0) close(*lock);
+    *lock = now;
+#else
+    (void)path, (void)lock, (void)remedy;
+#endif
 }
 
 /* A file is written beside its place and moved there when it is whole, so that a run which is

@@ -10,6 +10,7 @@
 #include "amp.h"
 #include "../amp_report.h"    /* amp_report_json */
 #include "train_cli.h"     /* fail, command_line */
+#include "train_files.h"   /* claim */
 #include "train_numbers.h" /* need */
 
 #include <string.h>
@@ -24,7 +25,7 @@ typedef struct lines {
     double         *losses; /* since the last line   */
     int             count;
     uint64_t        told;   /* iterations in lines before */
-    clock_t         since;  /* processor time when the first of them began */
+    double          seconds; /* that these steps took */
 } lines;
 
 static void lines_put_string(FILE *f, const char *key, const char *s) {
@@ -35,24 +36,27 @@ static void lines_put_string(FILE *f, const char *key, const char *s) {
     putc('"', f);
 }
 
-/* What Linux says of the processor; elsewhere the instructions that amp.h uses have to do. */
+/* What Linux says of the processor; then how amp.h multiplies there. */
 static void lines_put_processor(FILE *f) {
-    char  line[256], name[320] = "";
+    char  line[256], name[480] = "";
     FILE *cpu = fopen("/proc/cpuinfo", "r");
     while (cpu && !*name && fgets(line, sizeof line, cpu))
         if (strncmp(line, "model name\t: ", 13) == 0)
             sprintf(name, "%.*s, ", (int)strcspn(line + 13, "\n"), line + 13);
     if (cpu) fclose(cpu);
-    lines_put_string(f, "processor", strcat(strcat(name, "products by "), amp_cpu_tier()));
+    sprintf(name + strlen(name), "%.40s; %s", amp_cpu_tier(), products_in(amp_cpu_tier()));
+    lines_put_string(f, "processor", name);
 }
 
 static const char lines_help[] = "choose a file that can be written with --report";
 
 /* A file that cannot be written shall be named before a run, not after it. */
 static void lines_try(const char *path) {
-    FILE *f = path ? fopen(path, "ab") : NULL;
+    static int lock;
+    FILE      *f = path ? fopen(path, "ab") : NULL;
     if (f) fclose(f);
     else if (path) cannot_write(path, lines_help);
+    if (path) claim(path, &lock, lines_help);
 }
 
 /* For a run of so many steps; one that is resumed goes on behind what is there, even if that ends
@@ -75,7 +79,6 @@ static void lines_open(lines *l, const char *path, int append, size_t steps, con
     lines_put_string(l->file, "date", date);
     lines_put_string(l->file, "amp", amp_version());
     fprintf(l->file, "}}\n");
-    l->since = clock();
 }
 
 static void lines_write(lines *l, const amp_optimizer *opt) {
@@ -85,19 +88,20 @@ static void lines_write(lines *l, const amp_optimizer *opt) {
         fprintf(l->file, "{\"losses\":[%.0f", (double)now.iterations - l->count + 1.0);
         for (int i = 0; i < l->count; i++)
             fprintf(l->file, fabs(l->losses[i]) < 1e30 ? ",%.6g" : ",null", l->losses[i]);
-        fprintf(l->file, "],\"seconds\":%.6f}\n", (double)(clock() - l->since) / CLOCKS_PER_SEC);
+        fprintf(l->file, "],\"seconds\":%.6f}\n", l->seconds);
         result = amp_report_json(opt, l->file, &l->told);
     }
     const int good = arrived(l->file);
     if (result != AMP_OK || !good) cannot_write(l->path, lines_help);
-    l->count = 0;
-    l->since = clock();
+    l->count   = 0;
+    l->seconds = 0.0;
 }
 
-/* After every step, with its loss. */
-static void lines_step(lines *l, const amp_optimizer *opt, double loss) {
+/* After every step, with its loss and its time. */
+static void lines_step(lines *l, const amp_optimizer *opt, double loss, double seconds) {
     if (!l->file) return;
     l->losses[l->count++] = loss;
+    l->seconds += seconds;
     if (l->count == l->watch.every) lines_write(l, opt);
 }
 

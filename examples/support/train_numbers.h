@@ -3,7 +3,7 @@
 #ifndef TRAIN_NUMBERS_H
 #define TRAIN_NUMBERS_H
 
-#include "train_cli.h" /* fail */
+#include "train_cli.h" /* no_memory */
 
 #include <math.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 
 static void *need(size_t count, size_t size) {
     void *p = calloc(count ? count : 1, size);
-    if (!p) fail(1, "memory", "there is not enough", "choose a smaller --batch");
+    if (!p) no_memory();
     return p;
 }
 

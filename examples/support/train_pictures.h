@@ -113,6 +113,16 @@ static double text_width(const char *text, size_t length, double size) {
 
 enum { LEADING = 18 };
 
+/* Said of a speed beside another; the text stays until four more are made. */
+static const char *times_as_fast(double times) {
+    static char     text[4][32];
+    static unsigned next;
+    char           *now = text[next++ % 4];
+    if (fabs(times - 1.0) < 0.05) strcpy(now, "as fast");
+    else sprintf(now, "%.2f times as fast", times);
+    return now;
+}
+
 /* How much of a text fits in so much room: up to a blank, if there is one. */
 static size_t fitting(const char *text, double size, double room) {
     const size_t all = strlen(text);
@@ -378,37 +388,60 @@ static void draw_curve(FILE *f, const axes *a, const plot *p, int k) {
                 axes_x(a, x_of(p, k, last)), axes_y(a, value_of(p, p->y[k], last)), k);
 }
 
-/* The names of curves, at their right ends. Beside a curve that ends early others may go on, so its
-   name stands below it if it falls, else above. Names that would collide are moved apart. */
-static void draw_names(FILE *f, const axes *a, const plot *p) {
-    double x[MAX_CURVES], y[MAX_CURVES];
-    int    any[MAX_CURVES];
+/* Does a curve cross a box? */
+static int is_crossed(const axes *a, const plot *p, double left, double right, double top, double bottom) {
     for (int k = 0; k < MAX_CURVES; k++) {
-        double first = 0.0;
-        any[k]       = 0;
+        double x = 0.0, y = 0.0;
+        for (size_t i = 0, shown = 0; p->y[k] && i < p->count; i++) {
+            if (!is_shown(p, p->y[k], i)) continue;
+            const double x0 = x, y0 = y;
+            x = axes_x(a, x_of(p, k, i)), y = axes_y(a, value_of(p, p->y[k], i));
+            if (!shown++ || x0 > right || x < left) continue;
+            const double by = (y - y0) / (x - x0);
+            const double from = y0 + by * (fmax(x0, left) - x0), to = y0 + by * (fmin(x, right) - x0);
+            if (fmax(from, to) > top && fmin(from, to) < bottom) return 1;
+        }
+    }
+    return 0;
+}
+
+/* The names of curves, at their right ends, moved apart where they would collide. Beside a curve that ends
+   early others go on: its name stands where none crosses it, nor another name, as near as there is room. */
+static void draw_names(FILE *f, const axes *a, const plot *p) {
+    enum { NONE, EARLY, PLACED };
+    double x[MAX_CURVES], y[MAX_CURVES], width[MAX_CURVES];
+    int    is[MAX_CURVES];
+    for (int k = 0; k < MAX_CURVES; k++) {
+        is[k] = NONE;
         for (size_t i = 0; p->name[k] && i < p->count; i++) {
             if (!is_shown(p, p->y[k], i)) continue;
-            x[k] = axes_x(a, x_of(p, k, i)) + 8.0;
-            y[k] = axes_y(a, value_of(p, p->y[k], i)) + 4.5;
-            if (!any[k]) first = y[k];
-            any[k] = 1;
+            x[k]  = axes_x(a, x_of(p, k, i)) + 8.0;
+            y[k]  = axes_y(a, value_of(p, p->y[k], i)) + 4.5;
+            is[k] = x[k] > a->x + a->width ? PLACED : EARLY;
         }
-        if (!any[k] || x[k] > a->x + a->width) continue;
-        x[k] = fmax(x[k] - name_width(p->name[k]) / 2.0, a->x + 4.0);
-        y[k] += y[k] > first ? 12.0 : -12.0;
+        if (is[k]) width[k] = name_width(p->name[k]);
     }
     for (int turn = 0; turn < 99; turn++)
         for (int k = 0; k < MAX_CURVES; k++)
-            for (int m = k + 1; m < MAX_CURVES && any[k]; m++) {
+            for (int m = k + 1; m < MAX_CURVES && is[k] == PLACED; m++) {
                 const double over = 15.0 - fabs(y[k] - y[m]), push = y[k] < y[m] ? over : -over;
-                if (!any[m] || over <= 0.0) continue;
-                if (fabs(x[k] - x[m]) > name_width(p->name[x[k] < x[m] ? k : m])) continue;
-                y[k] -= push / 2.0, y[m] += push / 2.0;
+                if (is[m] == PLACED && over > 0.0) y[k] -= push / 2.0, y[m] += push / 2.0;
             }
     for (int k = 0; k < MAX_CURVES; k++) {
+        const double x0 = x[k], y0 = y[k];
+        for (int turn = 0; is[k] == EARLY && turn < 400; turn++) { /* above, below, farther away; then left */
+            int free = turn == 399;
+            y[k] = y0 + (turn % 2 ? 1.0 : -1.0) * (12.0 + turn % 200 / 2);
+            x[k] = fmax(x0 - (turn < 200 ? width[k] / 2.0 : 34.0), a->x + 4.0);
+            if (y[k] - 12.0 < a->y || y[k] + 5.0 > a->y + a->height) continue;
+            free |= !is_crossed(a, p, x[k] - 3.0, x[k] + width[k], y[k] - 12.0, y[k] + 5.0);
+            for (int m = 0; m < MAX_CURVES; m++)
+                free &= is[m] != PLACED || fabs(y[k] - y[m]) > 15.0 || fabs(x[k] - x[m]) > fmax(width[k], width[m]);
+            if (free) is[k] = PLACED;
+        }
         char style[48];
         sprintf(style, "class=\"b%d\" font-size=\"13\"", k);
-        if (any[k]) svg_text(f, x[k], y[k], style, p->name[k]);
+        if (is[k]) svg_text(f, x[k], y[k], style, p->name[k]);
     }
 }
 
@@ -417,8 +450,9 @@ static inline void describe(char *what, const char *y, const plot *p, int seeds,
     int bands = 0;
     what += sprintf(what, "%.70s%s", y, p->minus ? ", difference from fp32" : ", log scale");
     if (seeds > 1) what += sprintf(what, "; means of %d seeds", seeds);
-    for (int k = 0; k < MAX_CURVES; k++) bands |= p->low[k] != NULL;
-    sprintf(what, "%s%s", bands ? "; bands: least to largest" : "",
+    for (int k = 0; k < MAX_CURVES; k++)
+        if (p->low[k]) what += sprintf(what, "%s%s", bands++ ? " and " : "; bands of ", p->name[k]);
+    sprintf(what, "%s%s", bands ? ": least to largest" : "",
             resumed ? "; steps before this run resumed are not in it" : "");
 }
 
@@ -510,23 +544,21 @@ static inline void draw_row(FILE *f, double x, double y, double size, const imag
     fprintf(f, "</g>\n");
 }
 
-/* Rows of images; then, by how much those behind row number fp32 (-1: there is none) differ from it.
-   The largest difference of a row is white, and stands at the end of its ramp. */
+/* Rows of images; then, by how much those behind row number fp32 (-1: there is none) differ from it, on
+   one scale: the largest difference of all is white, and stands at the end of each ramp. */
 static inline void draw_images(const char *dir, const char *file, const char *what,
                                const image_row *rows, int num_rows, int fp32, size_t side) {
     const double left = 126.0, size = (PICTURE_WIDTH - left - 8.0) / SHOWN - 4.0;
     const int    compared = fp32 < 0 ? 0 : num_rows - fp32 - 1;
-    float        most[SHOWN] = {0.0f}, all = 0.0f;
+    float        most = 0.0f;
     char         text[160];
-    for (int row = 0; row < compared; row++) {
+    for (int row = num_rows - compared; row < num_rows; row++)
         for (int i = 0; i < SHOWN; i++)
             for (size_t k = 0; k < side * side; k++)
-                most[row] = fmaxf(most[row], gray_of(&rows[fp32 + 1 + row], &rows[fp32], i, k));
-        all = fmaxf(all, most[row]);
-    }
+                most = fmaxf(most, gray_of(&rows[row], &rows[fp32], i, k));
     sprintf(text, "%.60s", what);
     if (compared)
-        sprintf(text + strlen(text), ": at most %.2g from fp32's (white is 1)", (double)all);
+        sprintf(text + strlen(text), ": at most %.2g from fp32's (white is 1)", (double)most);
     double y  = 22.0 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, text);
     output to = svg_begin(dir, file, 8 + (int)(y + (num_rows + compared) * (size + 4.0)));
     svg_lines(to.f, 26.0, 15.0, 1, text);
@@ -537,11 +569,11 @@ static inline void draw_images(const char *dir, const char *file, const char *wh
         sprintf(text, below ? "|%.20s - fp32|" : "%.20s", r->label);
         svg_text(to.f, left - 8.0, below ? at - 8.0 : at + 5.0, "text-anchor=\"end\"", text);
         draw_row(to.f, left, y, size, r, below ? &rows[fp32] : NULL,
-                 below ? most[row - num_rows] : 1.0f, side);
+                 below ? most : 1.0f, side);
         if (!below) continue;
         fprintf(to.f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"100\" height=\"8\" "
                       "fill=\"url(#ramp)\"/>\n", left - 108.0, at);
-        sprintf(text, "%.2g", (double)most[row - num_rows]);
+        sprintf(text, "%.2g", (double)most);
         svg_text(to.f, left - 108.0, at + 24.0, "", "0");
         svg_text(to.f, left - 8.0, at + 24.0, "text-anchor=\"end\"", text);
     }

@@ -36,7 +36,7 @@ static void try_all(const options *o, const corpus *d, const char *picture) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         net_init(&n, o, d, (amp_dtype)v, 0);
-        if (o->resume) resume(&n.opt, o->resume, n.problem);
+        if (o->resume) resume(&n.opt, o->resume, n.run, n.problem);
         if (o->save) save(&n.opt, o->save);
         net_free(&n);
     }
@@ -48,8 +48,9 @@ static double take_step(net *n) {
     double         loss   = 0.0;
     int            tries  = 0; /* halving goes from the largest scale to the least in 38 */
     while (status_of(&n->opt).steps == before) {
+        const double start = seconds();
         loss = train_step(n);
-        lines_step(&n->lines, &n->opt, loss);
+        lines_step(&n->lines, &n->opt, loss, seconds() - start);
         if (++tries > 40)
             fail(1, type_names[n->type], "gradients are not finite, at any loss scale",
                  "choose a smaller --lr");
@@ -65,7 +66,7 @@ static void train_seed(report *r, const corpus *d, int seed, net nets[3]) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         net_init(&nets[v], o, d, (amp_dtype)v, seed);
-        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].problem);
+        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].run, nets[v].problem);
     }
     polled = o->dtype != ALL_TYPES && o->seeds == 1;
     for (int step = 0; step < last; step++) {

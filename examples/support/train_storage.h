@@ -19,7 +19,7 @@ enum { NUM_STORAGES = sizeof storages / sizeof *storages };
    which it reads twice: of each format what it stores, of a master beside the model, which fp32 only
    writes. */
 static inline double bytes_moved(const amp_storage *s) {
-    static const double stored[] = {4.0, 2.0, 1.0 + 1.0 / 32, 2.0, 1.0, 0.0};
+    static const double stored[] = {4.0, 2.0, 1.0 + 1.0 / 32, 2.0, 0.0};
     const double        model    = s->master == AMP_FORMAT_F32 ? 2.0 : 4.0;
     return 4.0 + model + 2.0 * stored[s->master] + 4.0 * stored[s->moments];
 }

@@ -133,22 +133,22 @@ static void read_and_five_streams(void) {
 
 static amp_optimizer opt;
 
-static void cast_f32_f16(void) { amp_cast(w, AMP_F16, p, AMP_F32, n); }
-static void cast_f16_f32(void) { amp_cast(m, AMP_F32, g, AMP_F16, n); }
-static void cast_f32_bf16(void) { amp_cast(w, AMP_BF16, p, AMP_F32, n); }
-static void cast_bf16_f32(void) { amp_cast(m, AMP_F32, g, AMP_BF16, n); }
-static void small_f32_f16(void) { amp_cast(w + at, AMP_F16, p + at, AMP_F32, n_small); }
-static void small_f16_f32(void) { amp_cast(m + at, AMP_F32, g + at, AMP_F16, n_small); }
-static void small_f32_bf16(void) { amp_cast(w + at, AMP_BF16, p + at, AMP_F32, n_small); }
-static void small_bf16_f32(void) { amp_cast(m + at, AMP_F32, g + at, AMP_BF16, n_small); }
+static void cast_f32_f16(void) { MUST(amp_cast(w, AMP_F16, p, AMP_F32, n)); }
+static void cast_f16_f32(void) { MUST(amp_cast(m, AMP_F32, g, AMP_F16, n)); }
+static void cast_f32_bf16(void) { MUST(amp_cast(w, AMP_BF16, p, AMP_F32, n)); }
+static void cast_bf16_f32(void) { MUST(amp_cast(m, AMP_F32, g, AMP_BF16, n)); }
+static void small_f32_f16(void) { MUST(amp_cast(w + at, AMP_F16, p + at, AMP_F32, n_small)); }
+static void small_f16_f32(void) { MUST(amp_cast(m + at, AMP_F32, g + at, AMP_F16, n_small)); }
+static void small_f32_bf16(void) { MUST(amp_cast(w + at, AMP_BF16, p + at, AMP_F32, n_small)); }
+static void small_bf16_f32(void) { MUST(amp_cast(m + at, AMP_F32, g + at, AMP_BF16, n_small)); }
 static void check(void) { sink = amp_all_finite(g, AMP_F16, n); }
 static void normcheck(void) { opt.backend.functions->check_fn(&opt.backend, opt.plan); }
 static void update(void) { opt.backend.functions->update_fn(&opt.backend, opt.plan, AMPI_JOB_FUSED); }
-static void step(void) { amp_optimizer_step(&opt, 1e-4f); }
+static void step(void) { MUST(amp_optimizer_step(&opt, 1e-4f)); }
 static void step_in_c(void) {
-    amp_cpu_force_tier("c");
-    amp_optimizer_step(&opt, 1e-4f);
-    amp_cpu_force_tier(NULL);
+    MUST(amp_cpu_force_tier("c"));
+    MUST(amp_optimizer_step(&opt, 1e-4f));
+    MUST(amp_cpu_force_tier(NULL));
 }
 
 /* Weights and gradients of an ordinary size; the five_streams loop has stirred them. */
@@ -177,8 +177,8 @@ static void prepare(void) {
     t.grad_type  = AMP_F16;
     t.model      = w;
     t.model_type = AMP_F16;
-    amp_optimizer_init(&opt, &desc);
-    amp_optimizer_add(&opt, &t);
+    MUST(amp_optimizer_init(&opt, &desc));
+    MUST(amp_optimizer_add(&opt, &t));
     if (prepare_scaled(&opt) != AMP_OK) {
         fprintf(stderr, "bench: no memory for the moments of %lu parameters; give a smaller n\n",
                 (unsigned long)n);
@@ -194,7 +194,7 @@ enum { LENGTH = 64 };
 static amp_optimizer table;
 static uint32_t     *touched, num_touched;
 
-static void step_rows(void) { amp_optimizer_step(&table, 1e-4f); }
+static void step_rows(void) { MUST(amp_optimizer_step(&table, 1e-4f)); }
 
 /* The rows of gradient, weight, moments and copy, in the same order, without arithmetic. */
 static void move_rows(void) {
@@ -242,8 +242,8 @@ static void rows(void) {
     t.grad_type  = AMP_F16;
     t.model      = w;
     t.model_type = AMP_F16;
-    amp_optimizer_init(&table, &desc);
-    amp_optimizer_add(&table, &t);
+    MUST(amp_optimizer_init(&table, &desc));
+    MUST(amp_optimizer_add(&table, &t));
     if (prepare_scaled(&table) != AMP_OK) return;
     table.plan->slots[0].moment[0].data = m;
     table.plan->slots[0].moment[1].data = v;
@@ -259,7 +259,7 @@ static void rows(void) {
 /* A step in each storage format, beside one in fp32. */
 static amp_optimizer fewer;
 
-static void step_fewer(void) { amp_optimizer_step(&fewer, 1e-4f); }
+static void step_fewer(void) { MUST(amp_optimizer_step(&fewer, 1e-4f)); }
 
 static void states(void) {
 #define KIND(name, master, moments) {name " adamw-step f16", {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
@@ -282,8 +282,8 @@ static void states(void) {
         t.weight    = p;
         t.grad      = g;
         t.grad_type = AMP_F16;
-        amp_optimizer_init(&fewer, &desc);
-        amp_optimizer_add(&fewer, &t);
+        MUST(amp_optimizer_init(&fewer, &desc));
+        MUST(amp_optimizer_add(&fewer, &t));
         reset();
         result = prepare_scaled(&fewer);
         reset(); /* weights, of which it has made NaN */
@@ -301,7 +301,7 @@ static amp_optimizer watched, unwatched;
 
 static void hundred_steps(amp_optimizer *o) {
     int i;
-    for (i = 0; i < TURNS; i++) amp_optimizer_step(o, 1e-6f);
+    for (i = 0; i < TURNS; i++) MUST(amp_optimizer_step(o, 1e-6f));
 }
 static void steps_watched(void) { hundred_steps(&watched); }
 static void steps_unwatched(void) { hundred_steps(&unwatched); }
@@ -315,13 +315,13 @@ static int prepare_watched(amp_optimizer *o, amp_dtype type, const amp_report_de
     desc.kind   = AMP_KIND_ADAMW;
     desc.dtype  = type == AMP_BF16 ? AMP_BF16 : AMP_F16;
     desc.report = report;
-    amp_optimizer_init(o, &desc);
+    MUST(amp_optimizer_init(o, &desc));
     for (i = 0; i < WATCHED; i++) {
         t.n         = WATCHED_N;
         t.weight    = p + i * WATCHED_N;
         t.grad      = type == AMP_F32 ? (void *)(m + i * WATCHED_N) : (void *)(g + i * WATCHED_N);
         t.grad_type = type;
-        amp_optimizer_add(o, &t);
+        MUST(amp_optimizer_add(o, &t));
     }
     return prepare_scaled(o) == AMP_OK;
 }
@@ -393,7 +393,7 @@ int main(int argc, char **argv) {
         print_machine(amp_version(), amp_cpu_tier());
         row("normcheck f16", n, 2, normcheck, read_half);
         row("adamw f16", n, 28, update, five_streams);
-        amp_cpu_force_tier(NULL);
+        MUST(amp_cpu_force_tier(NULL));
     }
     products();
     thin();

@@ -7,6 +7,14 @@
 #include <stdlib.h>
 #include <time.h>
 
+/* A figure of a call that was refused would be none. */
+#define MUST(call) \
+    do {                                                                               \
+        if ((call) == AMP_OK) break;                                                   \
+        fprintf(stderr, "%s:%d: %s is not AMP_OK\n", __FILE__, __LINE__, #call);       \
+        exit(1);                                                                       \
+    } while (0)
+
 static double seconds_of(clockid_t id) {
     struct timespec t;
     clock_gettime(id, &t);

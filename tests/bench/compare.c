@@ -121,8 +121,8 @@ static void arrays(void) {
 
 static void steps(void) {
     static const char *const kinds[]   = {"own", "adamw", "sgd", "lion"};
-    static const char *const formats[] = {"split", "split+bf16", "split+8bit", "24bit+8bit", "sr",
-                                          "sr+bf16", "sr+8bit"};
+    static const char *const formats[] = {"split", "split+bf16", "split+8bit", "sr", "sr+bf16",
+                                          "sr+8bit"};
     row  r = none;
     char name[64];
     int  i;

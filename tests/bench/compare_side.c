@@ -12,6 +12,12 @@
 static amp_scaler    scaler;
 static amp_optimizer opt;
 
+static void must(amp_result result) { /* a figure of a call that was refused would be none */
+    if (result == AMP_OK) return;
+    fprintf(stderr, "amp.h %s: %s\n", amp_version(), amp_result_string(result));
+    exit(1);
+}
+
 static int force(const char *tier) { return amp_cpu_force_tier(tier) == AMP_OK; }
 
 #if AT_LEAST(6)
@@ -20,7 +26,6 @@ static const struct { const char *name; amp_storage storage; } formats[] = {AMP_
 #else
 static const struct { const char *name; amp_state storage; } formats[] = {
     {"split", AMP_STATE_SPLIT}, {"split+bf16", AMP_STATE_BF16}, {"split+8bit", AMP_STATE_8BIT},
-    {"24bit+8bit", AMP_STATE_8BIT_24},
     {"sr", AMP_STATE_SR}, {"sr+bf16", AMP_STATE_SR_BF16}, {"sr+8bit", AMP_STATE_SR_8BIT}};
 #endif
 
@@ -60,10 +65,10 @@ static void run_step(const row *r) {
     const float lr = 1e-6f;
     if (r->kind == AMP_KIND_OWN) {
         amp_optimizer_begin_step(&opt);
-        amp_optimizer_end_step(&opt);
+        must(amp_optimizer_end_step(&opt));
     }
 #if AT_LEAST(7)
-    else amp_optimizer_step(&opt, lr);
+    else must(amp_optimizer_step(&opt, lr));
 #else
     else if (r->kind == AMP_KIND_ADAMW) amp_optimizer_adamw(&opt, lr);
     else if (r->kind == AMP_KIND_SGD) amp_optimizer_sgd(&opt, lr);
@@ -88,10 +93,10 @@ static void run(const row *r) {
     const amp_dtype type = (amp_dtype)r->type;
     amp_gemm_args   g;
     switch (r->what) {
-    case CAST: amp_cast(r->c, (amp_dtype)r->to, r->a, type, r->n); break;
-    case CHECK: amp_scaler_check(&scaler, r->a, type, r->n); break;
+    case CAST: must(amp_cast(r->c, (amp_dtype)r->to, r->a, type, r->n)); break;
+    case CHECK: must(amp_scaler_unscale(&scaler, NULL, r->a, type, r->n)); break;
 #if AT_LEAST(9)
-    case UNSCALE: amp_scaler_unscale(&scaler, r->c, r->a, type, r->n); break;
+    case UNSCALE: must(amp_scaler_unscale(&scaler, r->c, r->a, type, r->n)); break;
 #else
     case UNSCALE: amp_scaler_unscale_to(&scaler, (float *)r->c, r->a, type, r->n); break;
 #endif
@@ -106,7 +111,7 @@ static void run(const row *r) {
 #if AT_LEAST(6)
         g.compute = (amp_dtype)r->to;
 #endif
-        amp_gemm_ex(NULL, &g);
+        must(amp_gemm_ex(NULL, &g));
     }
 }
 

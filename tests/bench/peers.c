@@ -17,8 +17,8 @@ typedef struct shape { int ta, tb, m, n, k; } shape;
 
 static void run(int ours, const shape *s, const float *a, const float *b, float *c) {
     if (ours)
-        amp_gemm(NULL, s->ta, s->tb, (size_t)s->m, (size_t)s->n, (size_t)s->k, 1.0f, a, AMP_F32, 0,
-                 b, AMP_F32, 0, 0.0f, c, AMP_F32, 0);
+        MUST(amp_gemm(NULL, s->ta, s->tb, (size_t)s->m, (size_t)s->n, (size_t)s->k, 1.0f, a, AMP_F32, 0,
+                      b, AMP_F32, 0, 0.0f, c, AMP_F32, 0));
     else
         cblas_sgemm(CblasRowMajor, s->ta ? CblasTrans : CblasNoTrans,
                     s->tb ? CblasTrans : CblasNoTrans, s->m, s->n, s->k, 1.0f, a,

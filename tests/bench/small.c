@@ -84,7 +84,7 @@ static void by_row(void) {
     for (i = 0; i < g.m; i++) {
         one.a = (const char *)g.a + i * g.k * amp_dtype_size(g.a_type);
         one.c = (float *)g.c + i * g.n;
-        amp_gemm_ex(NULL, &one);
+        MUST(amp_gemm_ex(NULL, &one));
     }
 }
 
@@ -92,7 +92,7 @@ static void in_fp32(void) {
     amp_gemm_args q = g;
     q.a = a[0], q.b = b[0];
     q.a_type = q.b_type = q.compute = AMP_F32;
-    amp_gemm_ex(NULL, &q);
+    MUST(amp_gemm_ex(NULL, &q));
 }
 
 static void by_blas(void) {
@@ -104,7 +104,7 @@ static void by_blas(void) {
              (float *)g.c + i * g.stride_c, (int)g.n);
 }
 
-static void ours(void) { amp_gemm_ex(NULL, &g); }
+static void ours(void) { MUST(amp_gemm_ex(NULL, &g)); }
 
 static double seconds(void (*run)(void), int repeat) {
     const double start = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
@@ -231,8 +231,8 @@ int main(int argc, char **argv) {
         ((float *)b[0])[i] = (float)(int)(i * 2246822519u >> 8 & 0xffffu) * 1e-5f - 0.3f;
     }
     for (t = 1; t < 3; t++) {
-        amp_cast(a[t], (amp_dtype)t, a[0], AMP_F32, ROOM);
-        amp_cast(b[t], (amp_dtype)t, b[0], AMP_F32, ROOM);
+        MUST(amp_cast(a[t], (amp_dtype)t, a[0], AMP_F32, ROOM));
+        MUST(amp_cast(b[t], (amp_dtype)t, b[0], AMP_F32, ROOM));
     }
     find_blas(argv[1]);
     print_machine(amp_version(), amp_cpu_tier());

@@ -120,9 +120,9 @@ static void thin(void) {
             return;
         }
         for (i = 0; i < room; i += PRODUCT_ROOM)
-            amp_cast(ampi_to(thin_matrix[t], (amp_dtype)t, i), (amp_dtype)t, product_b[0], AMP_F32,
-                     PRODUCT_ROOM);
-        amp_cast(thin_vector[t], (amp_dtype)t, product_a[0], AMP_F32, room / 16);
+            MUST(amp_cast(ampi_to(thin_matrix[t], (amp_dtype)t, i), (amp_dtype)t, product_b[0], AMP_F32,
+                          PRODUCT_ROOM));
+        MUST(amp_cast(thin_vector[t], (amp_dtype)t, product_a[0], AMP_F32, room / 16));
     }
     for (trans = 0; trans < 2; trans++)
         for (t = 0; t < 3; t++) {

@@ -7,7 +7,7 @@
 #     own.diff    what every variant needs, such as fewer steps; it may be missing
 #     *.diff      a variant each: the lines that make the trainer call amp.h
 # Variants run in turns, ROUNDS times, and the fastest run of each counts.
-dir=$(cd "${1:?usage: make trainers DIR=folder-of-trainers [ROUNDS=3]}" && pwd) rounds=${2:-3} failed=0
+dir=$(cd "${1:?usage: make bench-trainers DIR=folder-of-trainers [ROUNDS=3]}" && pwd) rounds=${2:-3} failed=0
 [ -n "$dir" ] || exit 2
 if ! ls -d "$dir"/*/source > /dev/null 2>&1; then
     echo "$dir: no folder in it has a checkout named source; see tests/bench/trainers.sh" >&2

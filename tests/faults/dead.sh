@@ -108,7 +108,7 @@ ways() { # ways SCRIPT: its arguments behind OUTDIR, a line for each part of it
     sgemm.sh) printf '%s\n' plain sanitize ;;
     readme.sh) printf '%s\n' cc others ;;
     trainer.sh) printf "$out/build/%s\n" gpt cnn ncf ;;
-    report.sh | examples.sh | long.sh) echo "$out/build" ;;
+    pages.sh | examples.sh | long.sh) echo "$out/build" ;;
     ranks.sh) echo "$out/build/ddp_mpi" ;;
     examples_cuda.sh) echo "$out/build/gpt" ;;
     tier.sh) echo 'gemm processors' ;;

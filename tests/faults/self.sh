@@ -54,10 +54,10 @@ planted() { # planted FILE NAME: dead.sh tells of each line in it that is marked
 }
 if have bash && have timeout; then
     mkdir -p "$out/planted/tests/trainers"
-    sed '/^finish$/d' tests/trainers/report.sh > "$out/planted/tests/trainers/report.sh"
-    cat tests/faults/planted/script.sh >> "$out/planted/tests/trainers/report.sh"
-    sh tests/faults/dead.sh "$out/dead" "$out/planted/tests/trainers/report.sh" tests/faults/planted/test.c > "$out/found" 2>&1
-    planted "$out/planted/tests/trainers/report.sh" tests/trainers/report.sh
+    sed '/^finish$/d' tests/trainers/pages.sh > "$out/planted/tests/trainers/pages.sh"
+    cat tests/faults/planted/script.sh >> "$out/planted/tests/trainers/pages.sh"
+    sh tests/faults/dead.sh "$out/dead" "$out/planted/tests/trainers/pages.sh" tests/faults/planted/test.c > "$out/found" 2>&1
+    planted "$out/planted/tests/trainers/pages.sh" tests/trainers/pages.sh
     check "dead.sh finds what cannot fail in a script, by its $(grep -c . "$out/where") lines, and nothing else" $?
     planted tests/faults/planted/test.c tests/faults/planted/test.c
     check "and the $(grep -c . "$out/where") checks in C that cannot fail" $?
@@ -215,7 +215,7 @@ looks() { # looks FILE...: lines with a tab in the indent, a blank at the end or
 }
 printf ' \tx\ny \nz' > "$out/looks"
 [ -s amp.h ] && looks $(find .ci .github .editorconfig amp* README.md examples tests \( -name '*.gz' -o -name '*.state' -o \
-    -name '*.pyc' -o -name '*.mk' -o -path '*/state/0.*/set*' \) -prune -o -type f -print) > "$out/log" && [ ! -s "$out/log" ] &&
+    -name '*.pyc' -o -name '*.mk' \) -prune -o -type f -print) > "$out/log" && [ ! -s "$out/log" ] &&
     [ "$(looks "$out/looks" | tr '\n' ' ')" = "$out/looks:1 $out/looks:2 z" ]
 check 'all files look as .editorconfig says, and one that does not is told' $?
 
@@ -256,7 +256,7 @@ check "bench-compare: no row of equal versions is slower" $?
 compare "$out/slow.h" 1 '10 rows, [4-6] slower' && [ "$(grep -c '^SLOWER c cast .* 100000$' "$out/log")" = 4 ]
 check "bench-compare: a delay in amp_cast is seen in its four rows" $?
 
-# make trainers: of a toy, whose loss is what it counts to; and of one whose diff is of another version.
+# make bench-trainers: of a toy, whose loss is what it counts to; and of one whose diff is of another version.
 toy=$out/trainers/toy
 rm -rf "$out/trainers" && mkdir -p "$toy/source"
 printf '%s\n' '#include <stdio.h>' 'int main(void) {' '    const int steps = 9;' \

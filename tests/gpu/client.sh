@@ -13,7 +13,7 @@
 # With AMP_ENABLE=0 a variant has to end with the loss and weights of the trainer's own, bit for bit;
 # with amp.h its loss may be 2 percent off. FAIL: it does not compile, does not run, or is not so.
 most=2 root=$PWD emu=$PWD/tests/gpu/emu nvcc=${NVCC:-nvcc} failed=0 rows=0
-unset AMP_ENABLE AMP_DTYPE AMP_LOSS_SCALE AMP_POLICY # what is compared is as the diff says
+unset AMP_ENABLE AMP_DTYPE # what is compared is as the diff says
 . tests/gpu/emu/kinds.sh
 kind plain
 

@@ -111,7 +111,7 @@ more) # without a device, with a default stream per thread; benches, NVIDIA's de
     build "$objects/o2/amp.o" && {
         no_stream
         bench bench_cuda amp,step amp,graph-clip amp,cold amp,copy amp,overflow \
-            amp,state-8bit-24 amp,sampled amp,rows-same unfused,step unfused,graph-clip \
+            amp,state-sr-8bit amp,sampled amp,rows-same unfused,step unfused,graph-clip \
             unfused,overflow
         bench bench_mlp amp,mlp-scaler amp,mlp-scaler-graph amp,mlp-autocast amp,mlp-norm \
             amp,mlp-tf32 amp,mlp-fp32-graph

@@ -12,8 +12,7 @@ BEGIN {
     batches = split("128,256,512,513", batch)
     forms   = split("fp32:fp32,tf32:TF32,autocast:fp16,scaler:fp16 and a scaler", form_of)
     edges   = split("1024,2048,4096,8192", edge)
-    states  = split("default,split,bf16,8bit,8bit-24,sr,sr-bf16,sr-8bit", \
-                    state)
+    states  = split("default,split,bf16,8bit,sr,sr-bf16,sr-8bit", state)
     kinds   = split("kept:both copies kept,weight:one operand cast,cast:both operands cast", kind)
     arrays  = split("cast-f32-f16,cast-f16-f32,scaler-check,scaler-unscale,scaler-unscale-to," \
                     "scale-loss", array)

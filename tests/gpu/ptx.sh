@@ -20,11 +20,6 @@ object "$out/ptx.o" "$compiler" $fake -O2 -c $emu/ptx.cpp &&
     finish
 }
 
-object "$out/test_ptx.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c $emu/test_ptx.cpp &&
-    $compiler "$out/test_ptx.o" "$objects/kind-plain/emu.o" "$out/ptx.o" -o "$out/test_ptx" \
-        > "$out/log" 2>&1
-lines self "$out/test_ptx"
-
 # seen SECONDS LOG COMMAND...: a test fails or crashes; a program that cannot begin, or end, tells nothing
 seen() {
     seconds=$1 log=$2
@@ -33,53 +28,12 @@ seen() {
     status=$?
     [ $status = 1 ] || [ $status -ge 128 ] || grep -q '^FAIL' "$log"
 }
-# fault NUMBER TEXT SED: of the interpreter; test_ptx.cpp must see it
-fault() {
-    mkdir -p "$out/fault"
-    for file in ptx.cpp ptx_ops.h; do sed "$3" $emu/$file > "$out/fault/$file"; done
-    cat "$out/fault/ptx.cpp" "$out/fault/ptx_ops.h" > "$out/faulty"
-    ! cat $emu/ptx.cpp $emu/ptx_ops.h | cmp -s - "$out/faulty" &&
-        object "$out/fault/ptx.o" "$compiler" $fake -w -O0 -c "$out/fault/ptx.cpp" &&
-        $compiler "$out/test_ptx.o" "$objects/kind-plain/emu.o" "$out/fault/ptx.o" \
-            -o "$out/faulty" > "$out/log" 2>&1 && seen 60 "$out/fault.log" "$out/faulty"
-    check "fault $1: $2 is seen" $?
-}
 # wrong NUMBER TEXT WORD SED: of a kernel; the tests of test_cuda.cpp with that word must see it
 wrong() {
     sed "$4" "$ptx" > "$out/wrong.txt"
     [ -s "$ptx" ] && ! cmp -s "$ptx" "$out/wrong.txt" &&
         seen 300 "$out/wrong.log" env EMU_PTX="$out/wrong.txt" AMP_QUICK=2 "$out/test" --filter "$3"
     check "kernel $1: $2 is seen" $?
-}
-faults() {
-    fault 1 'ties away from zero' 's/rintl(x)/roundl(x)/'
-    fault 2 'another NaN' 's/v != v ? 0x7fffffffu/v != v ? 0x7fc00000u/'
-    fault 3 'a flushed -0 that is 0' 's/w & 0x80000000u : w/0 : w/'
-    fault 4 'no sign behind shr.s' 's/(T)(a < 0 ? -1 : 0)/(T)0/'
-    fault 5 'shl by its amount modulo 32' 's/n < bits ? (T)((word)a << n) : (T)0/(T)((word)a << (n % bits))/'
-    fault 6 'prmt without signs' 's/byte & 0x80 ? 0xffu : 0u/0u/'
-    fault 7 'bfi of no bits in place of all' 's/len >= bits ? (T)-1/len > bits ? (T)-1/'
-    fault 8 'zeros in the other order' 's/signbit(a) == less/signbit(a) != less/'
-    fault 9 'ltu without NaN' 's/return !(a >= b)/return a < b/'
-    fault 10 'mul.hi one bit off' 's/(D)b >> bits/(D)b >> (bits - 1)/'
-    fault 11 'the least integer' 's/most + 1 : 0/most : 0/'
-    fault 12 'subnormals with all digits' 's/std::max(e - f.digits, least_of(f))/e - f.digits/'
-    fault 13 'shfl without segments' 's/segment = c >> 8 & 31/segment = 0/'
-    fault 14 'halves of a vector as aligned' 's/if (a % n != 0)/if (a % 2 != 0)/'
-    fault 15 'all registers as written' 's/& ~lanes) | defined/\& ~lanes) | lanes/'
-    fault 16 'a race' 's/b.write_epoch == epoch && b.writer != me/false/'
-    fault 17 'a barrier for some' 's/if (waiting != (for_clients.*//'
-    fault 18 'a branch that misses an instruction' 's/mask & ~lanes, pc)/mask \& ~lanes, pc + 1)/'
-    fault 19 'inc one too far' 's/return old >= a ? 0/return old > a ? 0/'
-    fault 20 'a vector backwards' 's/, p + k \* size/, p + (i.num_to - 1 - k) * size/'
-    fault 21 'halves of cvt in the other order' 's/c(a) << 16 | c(b)/c(b) << 16 | c(a)/'
-    fault 22 'vote.all of one' 's/yes == lanes/yes != 0/'
-    fault 23 'selp the wrong way' 's/p ? a : b/p ? b : a/'
-    fault 24 'add.f32, which may be contracted' 's/"add.rn" + type/"add" + type/'
-    fault 25 'a store of 16 bytes aligned as one of 8' \
-        's/if (a % n != 0)/if (a % (how == WRITE \&\& n > 8 ? 8 : n) != 0)/'
-    fault 26 'fma.rm to nearest where the sum is even' 's/ || (near == sum && error < 0)//'
-    fault 27 'extern shared memory in the kernel'"'"'s own' 's/(unsigned)behind,/0u,/'
 }
 wrongs() { # of the PTX that steps has left
     ptx=$1
@@ -133,7 +87,6 @@ clients() { # of client.sh: a trainer's own kernels, too
 rm -f "$out"/*.ptx
 if quick; then steps sm_100 100
 else
-    faults
     for arch in 75 80 90 100; do
         ! $NVCC --list-gpu-arch | grep -qx "compute_$arch" || steps sm_$arch $arch
     done

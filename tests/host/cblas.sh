@@ -31,6 +31,40 @@ check "AMP_CBLAS with it is an #error" $?
 check "after a first amp.h without it is an #error" $?
 try "in C, without warnings" $cc -std=c99 -O2 $strict -I. -c "$out/use.c" -o "$out/amp.o" || finish
 linked='-DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED'
+# A host that declares what it calls itself, as dlib does, behind amp.h: its calls come to amp.h, too.
+cat > "$out/host.h" << 'END'
+#ifdef __cplusplus
+namespace host { extern "C" {
+#endif
+enum order { by_rows = 101 };
+enum transpose { as_it_is = 111 };
+void cblas_sgemm(const enum order order, const enum transpose ta, const enum transpose tb, const int m, const int n,
+                 const int k, const float alpha, const float *a, const int lda, const float *b, const int ldb,
+                 const float beta, float *c, const int ldc);
+#ifdef __cplusplus
+} inline
+#else
+static
+#endif
+void product(float *c, const float *a, const float *b) {
+    cblas_sgemm(by_rows, as_it_is, as_it_is, 1, 1, 1, 1.0f, a, 1, b, 1, 0.0f, c, 1);
+}
+#ifdef __cplusplus
+}
+using host::product;
+#endif
+END
+printf '%s\n' '#ifdef __cplusplus' '#include <cblas.h>' '#endif' '#define AMP_CBLAS_DROP_IN' '#include "amp.h"' '#include "host.h"' \
+    'int main(void) {' '    float a = 2, b = 3, c = 0;' '    product(&c, &a, &b);' '#ifdef __cplusplus' \
+    '    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1.0f, &a, 1, &b, 1, 1.0f, &c, 1);' \
+    '    return c == 12.0f ? 0 : 1;' '#else' '    return c == 6.0f ? 0 : 1;' '#endif' '}' > "$out/declares.c"
+cp "$out/declares.c" "$out/declares.cpp"
+declares() { # declares COMPILER SUFFIX: an original that is called would begin again, without an end
+    $1 -Wall -Wextra -Werror -I. -I"$out" "$out/declares.$2" "$out/amp.o" -Wl,--wrap=cblas_sgemm \
+        -Wl,--defsym=__wrap_cblas_sgemm=main -o "$out/declares" $blas -lm && "$out/declares"
+}
+try "a host's own declaration behind amp.h, in C" declares "$cc -std=c99" c
+! have "$cxx" || try "a host's own declaration behind amp.h, in C++" declares "$cxx -std=c++11" cpp
 program() { # NAME FLAGS...
     name=$1
     shift
@@ -74,7 +108,7 @@ program plain -O3 tests/host/cblas_trainer.c
 program amp -O3 -DAMP tests/host/cblas_trainer.c "$out/amp.o"
 losses plain plain env
 losses fp32 amp env AMP_ENABLE=0
-losses bf16 amp env AMP_DTYPE=bf16 AMP_POLICY=op:gemm=low
+losses bf16 amp env AMP_DTYPE=bf16 TRAINER_POLICY=op:gemm=low
 near plain fp32 0.001 "the trainer, MLP and RNN: in fp32 the losses of the BLAS"
 near plain bf16 0.02 "the trainer, MLP and RNN: in bf16 losses at parity over 3 seeds"
 ! cmp -s "$out/fp32.txt" "$out/bf16.txt"

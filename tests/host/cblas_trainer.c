@@ -1,6 +1,6 @@
 /* cblas_trainer.c - a trainer in fp32 that multiplies with cblas_sgemm alone: a network of three layers, by rows,
    and a recurrent one, by columns, learn what a network of their kind with random weights does. With -DAMP it has
-   the lines that amp.h needs; the type is AMP_DTYPE's.
+   the lines that amp.h needs; the type is AMP_DTYPE's, the policy TRAINER_POLICY's.
    usage: cblas_trainer WIDTH BATCH STEPS SEED
 
    cblas_trainer 512 512 16 1, milliseconds of processor time a step on one core of an AMD EPYC (Zen 4), gcc 12.2
@@ -165,8 +165,10 @@ static double train(int recurrent, int steps) {
 int main(int argc, char **argv) {
     int i, steps, seed, recurrent;
 #ifdef AMP
-    static amp_session session;
-    if (amp_session_start(&session, NULL) != AMP_OK) return 1;
+    static amp_session      session;
+    static amp_session_desc desc;
+    desc.policy = getenv("TRAINER_POLICY");
+    if (amp_session_start(&session, &desc) != AMP_OK) return 1;
 #endif
     if (argc != 5) return 2;
     width = atoi(argv[1]), batch = atoi(argv[2]), steps = atoi(argv[3]), seed = atoi(argv[4]);

@@ -219,9 +219,14 @@ silent 'AMP_NO_VECTORS, runs' "$out/use"
 silent 'AMP_NO_STDLIB' $C $here/no_stdlib.c -o "$out/no_stdlib" -lm
 silent 'AMP_NO_STDLIB, runs' "$out/no_stdlib"
 printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\nint main(void) { return 0; }\n' > "$out/bare.c"
+balanced() { # COMPILER FLAGS...: or what follows amp.h is compiled as that is
+    "$@" -E -I. "$out/bare.c" > "$out/code" && pushed=$(grep -c '#pragma.*push' "$out/code") &&
+        [ "$pushed" = "$(grep -c '#pragma.*pop' "$out/code")" ]
+}
 for less in AMP_NO_AUTOCAST AMP_NO_STDLIB 'AMP_NO_AUTOCAST -DAMP_NO_STDLIB'; do
     silent "$less" $C -D$less "$out/bare.c" -o "$out/bare" -lm
     silent "$less -DAMP_STATIC" $C -D$less -DAMP_STATIC "$out/bare.c" -o "$out/bare" -lm
+    silent "$less: every option of the compiler that is set is taken back" balanced $CC -O2 -D$less
 done
 # Law 21, nothing by position: neighbours in the scaler, the control block and the report swap
 # their names in a copy of amp.h, and members.c does not compile, or what it finds there is not what it gave.
@@ -257,29 +262,6 @@ unseen > "$out/log"
 [ ! -s "$out/log" ] && [ $pairs -ge 20 ]
 check 'law 21: two members that swap their places are seen' $?
 
-# Rooms of the second floor, each left out alone, then all. What needs one is refused, by its name;
-# what users hold keeps its size.
-rm -rf "$out/left" && mkdir -p "$out/left" # an older set would be replaced, not begun
-silent 'nothing left out' $C $here/left_out.c -o "$out/left_out" -lm
-left_out() { "$out/left_out" "$out/left" > "$out/held" && cat "$out/held"; }
-balanced() { # COMPILER FLAGS...: or what follows a room is compiled as that is
-    "$@" -E -I. "$out/only.c" > "$out/code" && pushed=$(grep -c '#pragma.*push' "$out/code") &&
-        [ "$pushed" = "$(grep -c '#pragma.*pop' "$out/code")" ]
-}
-sizes=$(left_out) || fail 'left_out.c: nothing left out' "$out/held"
-same_sizes() { [ -n "$sizes" ] && [ "$(left_out)" = "$sizes" ]; }
-for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT AMP_NO_STORAGE \
-    'AMP_NO_RANKS -DAMP_NO_ROWS -DAMP_NO_REPORT -DAMP_NO_STORAGE -DAMP_NO_AUTOCAST -DAMP_NO_VECTORS'; do
-    silent "$less" $C -D$less $here/left_out.c -o "$out/left_out" -lm
-    try "$less: what needs it is refused, sizes stay" same_sizes
-    silent "$less: every option of the compiler that is set is taken back" balanced $CC -O2 -D$less
-    have "$CXX" && silent "$less: amp_kernels.cu" $CXX -std=c++14 -w -Itests/gpu/emu/fake -I. -Itests/gpu/emu \
-        -D$less -include tests/gpu/emu/cuda_emu.h -fsyntax-only -x c++ amp_kernels.cu
-    for compiler in "$CLANG -std=c99" "$CXX -std=c++11 -x c++"; do
-        have "$compiler" || { skip "$compiler -D$less" 'not found'; continue; }
-        silent "$compiler -D$less" $compiler $WARN -I. -D$less $each "$out/bare.c"
-    done
-done
 blas=
 printf '%s\n' '#include <cblas.h>' 'int main(void) { float x = 1;' \
     'return (int)cblas_isamax(1, &x, 1); }' > "$out/cblas.c"
@@ -312,11 +294,6 @@ symbols() { nm $1 "$2" > "$out/symbols" && grep -q ' _*amp_' "$out/symbols"; }
 first_floor_only() {
     symbols '' "$1" && ! grep -iE 'autocast|cache|session|amp_op_|ampi_ops' "$out/symbols"
 }
-without() { # MACRO PATTERN: a build without that room has none of its functions; full.o does
-    object "$CC -std=c99 -DAMP_DEBUG -D$1" "$out/only.c" only.o &&
-        nm "$out/full.o" | grep -qE "$2" && symbols '' "$out/only.o" &&
-        ! grep -E "$2" "$out/symbols"
-}
 no_allocation() { # FILE: it does not even ask for the names
     symbols '' "$1" && ! grep -wE 'U _?(malloc|calloc|realloc|free)' "$out/symbols"
 }
@@ -346,13 +323,6 @@ if have nm; then
     done
     object "$CC -std=c99 -DAMP_DEBUG -DAMP_NO_AUTOCAST" "$out/only.c" only.o
     silent 'nm: AMP_NO_AUTOCAST has nothing of the second floor' first_floor_only "$out/only.o"
-    object "$CC -std=c99 -DAMP_DEBUG" "$out/only.c" full.o
-    silent 'nm: AMP_NO_RANKS' without AMP_NO_RANKS \
-        'amp_optimizer_(range|accumulate)|ampi_(ranks_ok|agree|(save|load|read|remove)_(set|ranks))'
-    silent 'nm: AMP_NO_ROWS' without AMP_NO_ROWS 'ampi_(sort_pass|(sum|update|place)_rows|rows_ok)'
-    silent 'nm: AMP_NO_STORAGE' without AMP_NO_STORAGE \
-        'ampi_((get_|put_)?masters|(get_|put_|moments_)8bit|draw|cpu_split)'
-    silent 'nm: AMP_NO_REPORT' without AMP_NO_REPORT 'report|advi[cs]e|history|sample_grads|watch_chunk'
     object "$CC -std=c99 -DAMP_DEBUG -DAMP_NO_STDLIB" "$out/only.c" only.o
     silent 'nm: AMP_NO_STDLIB needs neither malloc nor free' no_allocation "$out/only.o"
     if is_gcc "$CC"; then
@@ -403,17 +373,16 @@ no_float_tests() { # law 1: neither isfinite and its kin, nor a comparison of a 
           } }
         END { exit bad }'
 }
-# In the implementation no function above the second floor names one that stands there, but those that can be left
-# out: private ones, each declared in front of a macro that takes its place. (Tiers stand last, behind a table of
-# their own.)
+# In the implementation no function above the second floor names one that stands there, but those of ranks, rows and
+# report that one block declares. (Tiers stand last, behind a table of their own.)
 line_of() { grep -nE -e "$1" amp.h | head -n 1 | cut -d : -f 1; } # PATTERN
 first_floor_alone() {
     begin=$(line_of '>>impl [*]/') floor=$(line_of '- the second floor') end=$(line_of '>>impl  tiers')
     ctags -x --language-force=C --c-kinds=f amp.h |
         awk -v from="$floor" -v to="$end" '$3 > from && $3 < to {print $1}' | sort > "$out/all"
-    sed -n "$begin,${floor}s/^#define \(ampi_[a-z_]*\)(.*/\1/p" amp.h | sort > "$out/optional"
+    sed -n '/^\/\* What ranks, rows and report add/,/^$/s/^static [^(]*[ *]\(ampi_[a-z_]*\)(.*/\1/p' amp.h | sort > "$out/optional"
     comm -23 "$out/all" "$out/optional" > "$out/upstairs"
-    [ "$begin" -lt "$floor" ] && [ "$floor" -lt "$end" ] && [ "$(grep -c . "$out/upstairs")" -gt 80 ] &&
+    [ "$begin" -lt "$floor" ] && [ "$floor" -lt "$end" ] && [ "$(grep -c . "$out/upstairs")" -gt 50 ] &&
         [ "$(grep -c . "$out/optional")" -gt 10 ] && ! comm -13 "$out/all" "$out/optional" | grep . &&
         bare amp.h | awk -v from="$begin" -v to="$floor" '
             NR == FNR { upstairs[$1]; next }
@@ -554,6 +523,18 @@ for compiler in clang clang-19; do
     if ! have $compiler; then skip "$compiler: a subnormal alpha" 'not installed'; continue; fi
     $compiler -std=c99 -O2 -I. tests/host/compile/flush.c -o "$out/flush" -lm > "$out/log" 2>&1 && "$out/flush"
     check "$compiler: a subnormal alpha is no 0 where the host flushes" $?
+done
+
+# A figure, or a row "avx512", of a call that was refused would be none.
+printf '%s\n' '#define AMP_DEF extern __attribute__((warn_unused_result))' '#include "amp.h"' > "$out/unused.h"
+for bench in bench small peers; do
+    if ! is_gcc "$CC"; then skip "bench/$bench.c: ignored results" 'not gcc'; continue; fi
+    $CC -std=gnu99 -Wno-attributes -I. -include "$out/unused.h" -c tests/bench/$bench.c -o "$out/unused.o" > "$out/all" 2>&1
+    status=$?
+    command grep "^tests/bench/.*ignoring return value of .amp_" "$out/all" |
+        command grep -v 'amp_optimizer_begin_step\|amp_optimizer_loss_scale' > "$out/log"
+    [ $status = 0 ] && [ ! -s "$out/log" ]
+    check "bench/$bench.c: no result is ignored" $?
 done
 
 # gcc 11 takes vectors to outlive vzeroupper, if it inlines the function that has it.

@@ -43,8 +43,7 @@ eva() { # eva FUNCTION PRECISION WHAT: no alarm in what tests/proof/readers.c ca
     check "eva: $3: no run-time error; $reached" $status
 }
 if have "$frama_c"; then
-    eva number 6 "ampi_read_number of 0 to $length bytes of any value"
-    eva word 6 "ampi_find_type, ampi_find_switch of 0 to $length bytes of any value"
+    eva word 6 "ampi_find_type of 0 to $length bytes of any value"
     eva next_word 9 "ampi_word of any text below $((length + 1)) bytes"
     eva header 6 "ampi_read_header of any 32 bytes, or fewer"
 else

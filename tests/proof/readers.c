@@ -18,20 +18,12 @@ static void any(char *text, int n) {
 
 static size_t some_length(void) { return (size_t)Frama_C_interval(0, LENGTH); }
 
-void number(void) {
-    char   text[LENGTH];
-    double x = 0.0;
-    any(text, LENGTH);
-    (void)ampi_read_number(text, some_length(), &x);
-}
-
 void word(void) {
     char text[LENGTH];
     size_t length = some_length();
     //@ split length;
     any(text, LENGTH);
     (void)ampi_find_type(text, length);
-    (void)ampi_find_switch(text, length);
 }
 
 void next_word(void) {

@@ -365,20 +365,18 @@ typedef struct m_tensor {
 } m_tensor;
 
 typedef struct m_record { /* of a report */
-    uint64_t skips[3], norms;
-    f64      mean, variance;
-    int      spikes, of_ranks; /* of_ranks: each has skips of its own kind */
+    uint64_t skips[2];
     struct { uint64_t iteration; f64 norm; f32 scale, clip; int skip, tensor; } last;
 } m_record;
 
 typedef struct m_optimizer {
     int        initialized, prepared, open; /* open: 1 checked, 2 and unscaled */
     amp_result pending;
-    int        carries, asked, has_lr;
+    int        asked, has_lr;
     /* as the desc says, and files */
-    int        kind, dtype, zero_grad, in_place, shared, ranks, whole, report, nesterov;
+    int        kind, dtype, zero_grad, in_place, shared, meets, report, nesterov;
     f64        beta1, beta2;
-    f32        eps, momentum, max_norm, decay, spike_norm, spike_z, lr;
+    f32        eps, momentum, max_norm, decay, lr;
     int        moments;
     uint64_t   seed;
     amp_storage     storage;
@@ -388,9 +386,9 @@ typedef struct m_optimizer {
     /* what a step decides */
     uint32_t   skip, found, did_step;
     f32        inv_scale, clip;
-    f64        norm, more_norm2; /* more: of other ranks, of whole */
+    f64        norm, more_norm2; /* more: of other ranks */
     uint32_t   more_flag;
-    uint64_t   first_step, step, skipped, row, missed, seen_updates;
+    uint64_t   step, skipped, row, missed, seen_updates;
     m_record   record;
     int        num, elements, num_values;
     m_tensor   t[MAX_T];
@@ -426,21 +424,14 @@ static void m_init(m_optimizer *m, const amp_optimizer_desc *d) {
     m->momentum  = narrow(bits64(d->momentum));
     m->max_norm  = bits32(d->max_norm);
     m->decay     = bits32(d->weight_decay);
-    m->step = m->first_step = d->first_step;
     m->seed      = d->seed;
     m->moments   = m->kind == AMP_KIND_ADAMW ? 2 : m->kind == AMP_KIND_LION ||
                    (m->kind == AMP_KIND_SGD && m->momentum) ? 1 : 0;
-    if (d->ranks) m->whole = d->ranks->whole;
-    if (d->ranks && !m->whole) m->ranks = d->ranks->count;
-    if (d->report) {
-        m->report     = 1;
-        m->spike_norm = bits32(d->report->spike_norm);
-        m->spike_z    = bits32(d->report->spike_z);
-    }
+    m->meets  = d->reduce_fn != NULL;
+    m->report = d->report != NULL;
     if (d->storage) m->storage = *d->storage;
     m->scaler_desc = d->scaler;
     m_scaler_init(&m->own, &d->scaler);
-    m->carries   = 1;
     m->clip      = ONE;
     m->inv_scale = ONE;
     m->record.last.tensor = -1;
@@ -487,9 +478,9 @@ static m_tensor *m_add(m_optimizer *m, const amp_tensor *a) {
     t->first      = m->num_values;
     t->own_weight = a->weight != NULL;
     t->learns     = a->grad != NULL || a->grad_later;
-    t->has_grad   = a->grad != NULL || (m->ranks && t->learns);
-    t->grad_type  = m->ranks ? (int)AMP_F32 : (int)a->grad_type;
-    t->has_model  = a->model ? !same : m->ranks || (m->dtype != (int)AMP_F32 && !a->keep_fp32);
+    t->has_grad   = a->grad != NULL;
+    t->grad_type  = (int)a->grad_type;
+    t->has_model  = a->model ? !same : m->dtype != (int)AMP_F32 && !a->keep_fp32;
     t->model_type = a->model ? (int)a->model_type : a->keep_fp32 ? (int)AMP_F32 : m->dtype;
     t->own        = a->own && m->kind != (int)AMP_KIND_OWN;
     t->storage    = a->storage ? *a->storage : m->storage;
@@ -514,10 +505,7 @@ static amp_result m_prepare(m_optimizer *m) {
     int i, k;
     m->prepared = 1;
     m->pending  = AMP_OK;
-    m->asked = m->shared || m->whole || m->ranks > 1 || bits32(m->scaler_desc.init_scale) ||
-               m->own.scale == ONE;
-    for (i = 0; i < m->num; i++)
-        m->t[i].missing = m->first_step && m->t[i].n && m_has(m, &m->t[i]) == 2;
+    m->asked = m->shared || m->meets || bits32(m->scaler_desc.init_scale) || m->own.scale == ONE;
     for (i = 0; i < m->num; i++)
         for (k = 0; k < m->t[i].n; k++)
             m_write_model(m, &m->t[i], k);
@@ -534,15 +522,33 @@ static amp_result m_can_step(const m_optimizer *m, int fused) {
         weights += m->t[i].n != 0;
         grads += m->t[i].n && m->t[i].has_grad;
     }
-    return weights && !grads && !m->whole ? AMP_ERROR_BAD_STATE : AMP_OK;
+    return weights && !grads && !m->meets ? AMP_ERROR_BAD_STATE : AMP_OK;
 }
 
-/* The tensor whose moments are missing, or -1: AdamW's where first_step is above 0. */
+/* The tensor whose moments are missing, or -1: AdamW's behind m_set_steps. */
 static int m_without_moments(const m_optimizer *m) {
     int i;
     for (i = 0; i < m->num; i++)
         if (m->t[i].missing) return i;
     return -1;
+}
+
+/* Another run's counts. */
+static amp_result m_set_steps(m_optimizer *m, uint64_t steps, uint64_t skipped) {
+    const amp_result ready = m_ready(m, BETWEEN);
+    int              i;
+    if (ready != AMP_OK) return ready;
+    if ((steps | skipped) >> 63) return AMP_ERROR_INVALID_CONFIG;
+    for (i = 0; i < m->num; i++) {
+        m->t[i].missing = (steps || m->step) && m->t[i].n && m_has(m, &m->t[i]) == 2;
+        memset(&m->t[i].seen, 0, sizeof m->t[i].seen);
+    }
+    m->step    = steps;
+    m->skipped = skipped;
+    m->row     = 0;
+    memset(&m->record, 0, sizeof m->record);
+    m->record.last.tensor = -1;
+    return AMP_OK;
 }
 
 /* New moments for tensor i, of which NULL are none. */
@@ -664,44 +670,18 @@ static int m_check_tensor(m_optimizer *m, int i, int chunk, f64 *lanes) {
     return t->stats.nonfinite || t->stats.bad_row;
 }
 
-/* Is this norm a spike, to be skipped? */
-static int m_spike(m_optimizer *m) {
-    m_record *r = &m->record;
-    const f64 limit = wide(m->spike_norm), z = wide(m->spike_z);
-    f64       before;
-    int       spike = limit && m->norm > limit;
-    if (m->norm >= wide(INF)) return limit || z;
-    if (z && r->norms == 128 && r->variance && m->norm > r->mean &&
-        sub64(m->norm, r->mean) > mul64(z, sqrt64(r->variance)))
-        spike = 1;
-    if (spike && ++r->spikes < 5) return 1;
-    if (spike) r->norms = 0, r->mean = r->variance = 0;
-    r->spikes = 0;
-    r->norms += r->norms < 128;
-    before      = sub64(m->norm, r->mean);
-    r->mean     = add64(r->mean, div64(before, whole(r->norms)));
-    before      = sub64(mul64(before, sub64(m->norm, r->mean)), r->variance);
-    r->variance = add64(r->variance, div64(before, whole(r->norms)));
-    return 0;
-}
-
-/* The iteration enters the report; 1: a spike skips it. */
-static int m_report_step(m_optimizer *m, const m_scaler *s, int bad, int bad_row, int tensor,
-                         int flag) {
+/* The iteration enters the report. */
+static void m_report_step(m_optimizer *m, const m_scaler *s, int tensor, int flag) {
     m_record *r   = &m->record;
-    int       why = AMP_SKIP_NONE, skip = s->disabled ? bad_row : bad;
-    if (bad) why = tensor >= 0 || !flag ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
-    else if (m_spike(m)) why = AMP_SKIP_SPIKE, skip = 1;
-    if (!skip) why = AMP_SKIP_NONE;
+    int       why = AMP_SKIP_NONE;
+    if (m->skip) why = tensor >= 0 || !flag ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
     if (why) r->skips[why - 1]++;
-    r->of_ranks |= m->ranks > 1;
     r->last.iteration = m->step + m->skipped + 1;
     r->last.norm      = m->norm;
     r->last.scale     = s->scale;
     r->last.clip      = m->clip;
     r->last.skip      = why;
     r->last.tensor    = tensor;
-    return skip;
 }
 
 static void m_decide(m_optimizer *m, m_scaler *s, f64 norm2, f32 largest, int bad, int bad_row,
@@ -719,7 +699,7 @@ static void m_decide(m_optimizer *m, m_scaler *s, f64 norm2, f32 largest, int ba
     bad |= !(m->inv_scale & SIGN_LESS);
     m->found = (uint32_t)bad;
     m->skip  = (uint32_t)(s->disabled ? bad_row : bad);
-    if (m->report) m->skip = (uint32_t)m_report_step(m, s, bad, bad_row, tensor, flag);
+    if (m->report) m_report_step(m, s, tensor, flag);
     m->did_step = !m->skip;
     m->skipped += m->skip;
     m->row = m->skip ? m->row + 1 : 0;
@@ -745,7 +725,7 @@ static amp_result m_check(m_optimizer *m, m_scaler *s) {
     f32 largest = 0;
     int i, half, chunk = 0, bad = 0, bad_row = 0, tensor = -1;
     for (i = 0; i < m->num; i++) bad |= m->t[i].n != 0;
-    if (!m->asked && (bad || m->ranks)) return AMP_ERROR_BAD_STATE;
+    if (!m->asked && bad) return AMP_ERROR_BAD_STATE;
     for (i = bad = 0; i < m->num; chunk += m->t[i++].reach) {
         m_tensor *t = &m->t[i];
         if (t->stats.max > largest) largest = t->stats.max;
@@ -763,7 +743,7 @@ static amp_result m_check(m_optimizer *m, m_scaler *s) {
     for (half = LANES / 2; half; half /= 2)
         for (i = 0; i < half; i++)
             if (lanes[i + half]) lanes[i] = add64(lanes[i], lanes[i + half]);
-    if (m->whole) lanes[0] = add64(lanes[0], m->more_norm2), bad |= m->more_flag != 0;
+    if (m->meets) lanes[0] = add64(lanes[0], m->more_norm2), bad |= m->more_flag != 0;
     bad |= !m->shared && s->found;
     m_decide(m, s, lanes[0], largest, bad, bad_row, tensor);
     return AMP_OK;
@@ -808,7 +788,7 @@ static void m_learn(const m_optimizer *m, const m_tensor *t, f32 g, f32 *p, f32 
 /* The end of a step: gradients become 0 if they shall, and the next scale is the scale. */
 static void m_publish(m_optimizer *m, m_scaler *s) {
     int i;
-    for (i = 0; i < m->num && (m->zero_grad || m->ranks); i++)
+    for (i = 0; i < m->num && m->zero_grad; i++)
         if (m->t[i].length) m->num_rows[i] = 0;
         else if (m->t[i].has_grad)
             memset(&m->grad[m->t[i].first], 0, sizeof(f32) * (size_t)m->t[i].n);
@@ -900,33 +880,16 @@ static amp_result m_end_step(m_optimizer *m, m_scaler *s) {
     if (m_owns(m)) m_update(m);
     else if (!m->skip) m_refresh(m);
     m_publish(m, s);
-    m->carries = m->open == 2;
-    m->open    = 0;
+    m->open = 0;
     return pending;
 }
 
 static int m_bad_rate(float x) { return bits32(x) >= INF && bits32(x) != 0x80000000u; }
 
-static amp_result m_carry(m_optimizer *m, const m_scaler *s, float momentum) {
-    const amp_result result = m_can_step(m, 0);
-    int              i, k;
-    if (result != AMP_OK) return result;
-    if (m_bad_rate(momentum)) return AMP_ERROR_INVALID_CONFIG;
-    if (m->in_place || m_owns(m)) return AMP_ERROR_UNSUPPORTED;
-    if (!m->carries) return AMP_ERROR_BAD_STATE;
-    for (i = 0; i < m->num; i++)
-        for (k = 0; k < m->t[i].n && m->t[i].has_grad; k++)
-            m->grad[m->t[i].first + k] =
-                rounded(m->t[i].grad_type,
-                        m_times(m->unscaled[m->t[i].at + k], mul32(bits32(momentum), s->scale)));
-    return AMP_OK;
-}
-
 /* A state that loads: what a file brings. Which file fits? */
 static int m_filed_master(const m_tensor *t) {
     const int f = (int)t->storage.master;
-    return f == AMP_FORMAT_F32 || f == AMP_FORMAT_SPLIT ? 0
-                                                        : 2 * f + (t->model_type == (int)AMP_F16);
+    return f == AMP_FORMAT_SPLIT ? 0 : f;
 }
 
 static amp_result m_fits(const m_optimizer *m, const m_optimizer *file) {
@@ -962,7 +925,6 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
     m->max_norm = file->max_norm;
     if (file->has_lr) m->has_lr = 1, m->lr = file->lr;
     m->seen_updates = 0;
-    m->carries = 1; /* what was saved beside the state */
     for (i = 0; i < m->num; i++) {
         m_tensor       *a = &m->t[i];
         const m_tensor *b = &file->t[i];
@@ -975,7 +937,6 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
         memcpy(&m->w[a->at], &file->w[b->at], sizeof(f32) * (size_t)a->n);
         for (k = 0; k < 2; k++)
             memcpy(&m->moment[k][a->at], &file->moment[k][b->at], sizeof(f32) * (size_t)a->n);
-        if (m->ranks && a->learns) memset(&m->grad[a->first], 0, sizeof(f32) * (size_t)a->n);
     }
     memset(&m->record, 0, sizeof m->record);
     m->record.last.tensor = -1;

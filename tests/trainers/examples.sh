@@ -52,6 +52,8 @@ awk '/^AdamW  |^Muon, AdamW/ {rows++; loss[rows] = $(NF - 6); right[rows] = $(NF
      END {exit !(rows == 2 && loss[2] < loss[1] && loss[1] < 0.12 && right[1] > 96.5 && right[2] > 96.5 &&
                  rank < 8 && of_step > 30 && most > 0.9 && most < 1.3)}' "$out/log"
 check "muon: learns as AdamW does; of 128 singular values of a momentum with few Muon's step has many near 1" $?
+refuses 'muon: from another directory it says where to run it' 'is not below this directory; run this in the directory of amp.h$' \
+    sh -c 'muon=$(cd "$1" && pwd)/muon && cd / && "$muon"' sh "$build"
 "$build/autocast_ops" > "$out/ops" 2> "$out/log"
 check 'autocast_ops: its forward pass agrees with fp32' $?
 words='; types are fp32, fp16, bf16, low; ops: --table all$'
@@ -60,22 +62,19 @@ ops 'a type that is none is marked, and types are named' "op:softmax=.fp99$words
 ops 'so is an op that is none'                  "op:.sotmax=fp32$words" '--override op:sotmax=fp32'
 ops 'what allows a banned op'  'give --override op:BINARY_CROSS_ENTROPY=fp32$' \
     '--op binary_cross_entropy --inputs fp16'
-for variable in AMP_POLICY AMP_DTYPE AMP_ENABLE; do
-    refuses "autocast_ops: a bad $variable is named" "ops: $variable: .*: .fp9;" env $variable=fp9 "$build/autocast_ops"
-done
 ops 'a question beside a table is refused' '--op: cannot stand beside --table' '--op softmax --table all'
 ops 'what --table differ leaves out'       '--table differ; leave'             '--table differ --policy tf'
 ops 'inputs without an op are refused'     '--inputs: does nothing without --op' '--inputs fp16'
-for pair in 'AMP_DTYPE/fp32, fp16 or bf16' 'AMP_ENABLE/0 or 1' 'AMP_LOSS_SCALE/a number above 0, or dynamic'; do
+for pair in 'AMP_DTYPE/fp32, fp16 or bf16' 'AMP_ENABLE/0 or 1'; do
     variable=${pair%/*}
-    refuses "recipes: a bad $variable, and what is allowed" "recipes: $variable: .*foo; give ${pair#*/}\$" \
+    refuses "recipes: a bad $variable, and what is allowed" ": $variable must be ${pair#*/}, not .foo.; change it" \
         env $variable=foo "$build/recipes"
 done
 "$build/state" --quick > "$out/log" 2>&1 &&
     awk '/^state [a-z0-9+]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
              kept = kept " " $4; moved = moved " " $6; n++}
-         END {exit !(n == 10 && kept == " 14.0 10.0 8.1 12.0 8.0 6.1 5.1 10.0 6.0 4.1" &&
-                     moved == " 30.0 22.0 18.1 28.0 20.0 16.1 14.1 24.0 16.0 12.1")}' "$out/log"
+         END {exit !(n == 9 && kept == " 14.0 10.0 8.1 12.0 8.0 6.1 10.0 6.0 4.1" &&
+                     moved == " 30.0 22.0 18.1 28.0 20.0 16.1 24.0 16.0 12.1")}' "$out/log"
 check 'state: each state keeps the bytes that amp.h says' $?
 # d of a last line is the mean of its row, but for digits that are not printed. A split master has the
 # bits of fp32, and its model where no value lies in the middle: one in 65536, from which two runs
@@ -89,7 +88,7 @@ awk 'function size(x) {return x < 0 ? -x : x}
      }
      /^state / {lines++; bad += size($10 - mean[$2]) > 0.000101}
      /^state fp32 / {bad += !($8 == "1.00" && $10 == "+0.0000" && $12 == "0.0000")}
-     END {exit !(rows == 10 && lines == 10 && !bad)}' "$out/log"
+     END {exit !(rows == 9 && lines == 9 && !bad)}' "$out/log"
 check 'state: a table of three tasks, of which the lines are means; split trains as fp32 does' $?
 for program in $programs; do
     "$build/$program" --help > "$out/log" 2>&1 && grep -q "^usage: $program" "$out/log"
@@ -100,6 +99,7 @@ for program in $programs; do
     [ "$(sed -n '$p' "$out/log")" != 0 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
     check "$program: a full disk is named" $?
 done
+refuses 'wrap_step: a word of no letters' "^wrap_step: unexpected argument ''; see --help\$" "$build/wrap_step" ''
 
 # What all do: help, and a standard output that is full or closed.
 for program in linear $programs train gpt cnn ncf report; do
@@ -137,7 +137,7 @@ try 'progress is cut between its parts' narrow
 "$out/narrow" 2>&1 | grep -qx '4:00 left  reconstruct fp16+master+scaling seed 10/20  step 1234/25000  loss 2.31  12.5k interactions/s  skipped 3'
 check 'and nothing of it is cut elsewhere' $?
 
-"$build/linear" > "$out/log" 2>&1 && awk '{rows++; bad += !($(NF - 4) < 0.9 * $(NF - 7)); last[$1 $2] = $(NF - 4)}
+"$build/linear" > "$out/log" 2>&1 && grep -q '^products in ' "$out/log" && awk '/^loops|^amp/ {rows++; bad += !($(NF - 4) < 0.9 * $(NF - 7)); last[$1 $2] = $(NF - 4)}
     function far(a, b) {return (a - b) ^ 2 > 0.02 ^ 2 * b ^ 2}
     END {exit !(rows == 4 && !bad && !far(last["ampfp32"], last["loopsloss"]) &&
                 !far(last["ampbf16"], last["loopsloss"]) && !far(last["ampfp16"], last["loopsloss"]))}' "$out/log"
@@ -149,6 +149,7 @@ refuses 'linear: an unknown option is named' '^linear: unknown option --bogus; s
 refuses 'linear: a word is no number'        "H does not take 'many'; give .* 1 to 2048" "$build/linear" many
 refuses 'linear: too many rows are named'    "B does not take '513'; give .* 1 to 512"  "$build/linear" 16 513
 refuses 'linear: a third value is refused'   '^linear: unexpected argument 1; see --help$'  "$build/linear" 16 8 1
+refuses 'linear: and a number below 1'       "H does not take '-1'"    "$build/linear" -1
 refuses 'linear: rows are whole numbers'     "B does not take '0x10'"  "$build/linear" 16 0x10
 { "$build/linear" 16 8 3>&2 2>&1 > /dev/full; echo $?; } > "$out/log"
 [ "$(sed -n '$p' "$out/log")" = 1 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
@@ -216,9 +217,13 @@ check 'train: the first picture has the updates of its table that are lost, and 
 awk '/^<path class="b[01]"/ {bands++} /^<path class="b[2-4]"/ {others++} /[( ]last 22 steps[)]/ {titles++}
      END {exit !(bands == 4 && !others && titles == 2)}' "$out/train_loss.svg"
 check 'train: bands of fp32 and of fp16 alone; a headline says of how many steps' $?
-awk '/fill="#ffffff"/ {white = 1} /<.g>/ {row = white; white = 0; rows++} /url.#ramp/ {ramps++; whites += row}
-     END {exit !(rows == 6 && ramps == 2 && whites == 2)}' "$out/train_images.svg"
-check 'train: of each row of differences the largest is white, and it has a scale' $?
+tr '\n' ' ' < "$out/train_loss.svg" | sed 's/<[^>]*>//g; s/  */ /g' > "$out/words"
+grep -q 'bands of fp32 and fp16 alone: least' "$out/words" && grep -q 'fp16, scaled' "$out/words" && ! grep -qF ... "$out/words"
+check 'train: and whose they are; each curve has a name of its own' $?
+awk '/fill="#ffffff"/ {white = 1} /<.g>/ {row = white; white = 0; rows++} /url.#ramp/ {ramp = 1; whites += row}
+     ramp && /text-anchor="end"/ {scale[++ramps] = $NF; ramp = 0}
+     END {exit !(rows == 6 && ramps == 2 && whites == 1 && scale[1] == scale[2])}' "$out/train_images.svg"
+check 'train: rows of differences have one scale; the largest of all is white' $?
 tr '<' '\n' < examples/step.svg | awk '
     /^text .*class="soft"/ && !/code/ || /^text .*bold/ { # of a box 200 wide, in DejaVu Sans, the widest of its fonts
         ems = 0
@@ -230,6 +235,8 @@ tr '<' '\n' < examples/step.svg | awk '
     }
     END {exit !(texts > 15 && !bad)}'
 check 'step.svg: no text leaves its box' $?
+sed 's/<[^>]*>/ /g' examples/step.svg | tr -s ' ' | grep -q 'inf or NaN'
+check 'step.svg: inf or NaN is skipped' $?
 echo older > "$out/train_loss.svg"
 "$build/train" --data digits --out "$out" > "$out/log" 2>&1 &
 sleep 0.5
@@ -244,9 +251,13 @@ train $one --save "$out/whole" > "$out/first" 2> /dev/null &&
     cmp "$out/whole" "$out/part" > "$out/log" 2>&1 &&
     same "$(grep '^final' "$out/first")" "$(grep '^final' "$out/second")"
 check 'train: a run that was stopped and resumed ends with the same bytes' $?
-refuses 'train: a state of another network is refused' 'part.*layer' \
+refuses 'train: a state of another task is refused' 'was saved by train with --task reconstruct, and here it is classify;' \
     "$build/train" --data digits --task classify --dtype fp16 --seeds 1 --resume "$out/part"
-refuses 'train: a run of another batch is refused' 'part.*batch 64' "$build/train" $one --batch 32 --resume "$out/part"
+refuses 'train: and of another batch' 'with --batch 64, and here it is 32;' "$build/train" $one --batch 32 --resume "$out/part"
+refuses 'train: and of other epochs'  'with --epochs 3, and here it is 9;'  "$build/train" $one --epochs 9 --resume "$out/part"
+refuses 'train: a directory is no state' "$out: Is a directory" "$build/train" $one --resume "$out"
+refuses 'train: a path that is too long' ': \(is too long a path\|File name too long\);' \
+    "$build/train" $one --out "$out" --save "$(printf '%04100d' 0)"
 head -c 999 "$out/part" > "$out/torn"
 refuses 'train: a torn state is named' torn "$build/train" $one --resume "$out/torn"
 printf 'AMPSTATE\2\0\0\0\0\0\0\0\310\1\0\0\0\0\0\0\32\231\146\020\67\352\47\120' > "$out/old"

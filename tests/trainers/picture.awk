@@ -56,7 +56,7 @@ BEGIN {RS = "<"}
     if (px * from("font-size") * (/bold/ ? 1.1 : 1) > 480 - 16) say("is wider than the picture: " text)
     first = 1e9 # of a plot
     for (k in discs) delete discs[k]
-    shown = 0
+    shown = segments = 0
 }
 /^line / && from("y1") == from("y2") {axis = from("x1")}
 /^text .*text-anchor="end"/ && !/[\/]text|soft/ {
@@ -71,6 +71,9 @@ BEGIN {RS = "<"}
     for (i = 1; i <= count; i++) {
         split(points[i], point, ",")
         first = point[1] < first ? point[1] : first
+        if (i > 1) segment[++segments] = x1 " " y1 " " point[1] " " point[2]
+        x1 = point[1]
+        y1 = point[2]
     }
     end[k] = point[1]
 }
@@ -82,6 +85,16 @@ BEGIN {RS = "<"}
     at = from("x") + 0 # a number: as texts 93.2 is more than 112.9
     if (at < axis + 0) say(text " stands on the labels of y")
     else if (at < end[k] - 30 || at > end[k] + 9) say(text " is not at its curve's end")
+    right = at
+    for (i = 1; i <= length(text); i++) right += 13 * (substr(text, i, 1) ~ /[ijl.,:;fIt ]/ ? 0.34 : 0.61)
+    for (i = 1; i <= segments; i++) { # where a curve is above the name, from its left to its right
+        split(segment[i], s, " ")
+        if (s[1] + 0 > right || s[3] + 0 < at) continue
+        by = (s[4] - s[2]) / (s[3] - s[1])
+        a = s[2] + by * ((s[1] > at ? s[1] : at) - s[1])
+        b = s[2] + by * ((s[3] < right ? s[3] : right) - s[1])
+        if ((a > b ? a : b) > from("y") - 10 && (a < b ? a : b) < from("y") + 3) say("a curve crosses " text)
+    }
     for (i = 0; i < shown; i++)
         if ((at - x[i]) ^ 2 < 30 ^ 2 && (from("y") - y[i]) ^ 2 < 14 ^ 2) say(text " is written over another name")
     x[shown] = at

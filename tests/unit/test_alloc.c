@@ -440,11 +440,11 @@ static amp_result wrapped_update(const amp_backend *self, const amp_plan *plan, 
     if (fails(self, "update")) return AMP_ERROR_UNSUPPORTED;
     return w->cpu.functions->update_fn(&w->cpu, plan, job);
 }
-static amp_result wrapped_split(const amp_backend *self, void *model, amp_dtype type, const ampi_stored *master,
-                                const void *src, size_t n) {
+static amp_result wrapped_split(const amp_backend *self, void *model, const ampi_stored *master, const void *src,
+                                size_t n) {
     const wrapped *w = (const wrapped *)self->context;
     if (fails(self, "split")) return AMP_ERROR_UNSUPPORTED;
-    return w->cpu.functions->split_fn(&w->cpu, model, type, master, src, n);
+    return w->cpu.functions->split_fn(&w->cpu, model, master, src, n);
 }
 static amp_backend wrap(wrapped *w) {
     amp_backend b;

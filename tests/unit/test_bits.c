@@ -18,7 +18,7 @@
 
 #define EXPECTED       0x0b9e079c9a990808ull
 #define EXPECTED_SUMS  0x926cd294b5e37165ull
-#define EXPECTED_DRAWN 0x6e36b47b38efc75aull /* states that are rounded with random bits */
+#define EXPECTED_DRAWN 0x33480c0387e151c8ull /* states that are rounded with random bits */
 #define EXPECTED_C     0x412367cb029dd163ull
 #define EXPECTED_FMA   0xfa277ae451ee0cf1ull
 #define EXPECTED_PAIRS 0xfa2bd00ea6fcca84ull
@@ -105,7 +105,7 @@ static void scalers(int offset) {
         take(b, 4, n);
         if (type != AMP_F16) amp_scaler_unscale(&s, a, a, type, n);
         take(a, amp_dtype_size(type), n);
-        amp_scaler_check(&s, a, type, n);
+        amp_scaler_unscale(&s, NULL, a, type, n);
         take_scaler(&s);
         amp_scaler_update(&s);
         take_scaler(&s);
@@ -231,9 +231,9 @@ static void fewer(int offset, size_t k, size_t end) {
     static const struct { amp_kind kind; storage_row row; amp_dtype type; } settings[SETTINGS] = {
         {AMP_KIND_ADAMW, SPLIT_BF16, AMP_BF16},       {AMP_KIND_ADAMW, SPLIT_8BIT, AMP_BF16},
         {AMP_KIND_SGD, SPLIT_BF16, AMP_BF16},         {AMP_KIND_SGD, SPLIT_8BIT, AMP_BF16},
-        {AMP_KIND_ADAMW, BIT24_8BIT, AMP_BF16},    {AMP_KIND_ADAMW, BIT24_8BIT, AMP_F16},
-        {AMP_KIND_ADAMW, SR, AMP_BF16},         {AMP_KIND_SGD, SR, AMP_F16},
-        {AMP_KIND_ADAMW, SR_BF16, AMP_F16},     {AMP_KIND_ADAMW, SR_8BIT, AMP_F16},
+        {AMP_KIND_ADAMW, FP32_BF16, AMP_F16},         {AMP_KIND_ADAMW, FP32_8BIT, AMP_F16},
+        {AMP_KIND_ADAMW, SR, AMP_BF16},               {AMP_KIND_SGD, SR, AMP_BF16},
+        {AMP_KIND_ADAMW, SR_BF16, AMP_BF16},          {AMP_KIND_ADAMW, SR_8BIT, AMP_BF16},
         {AMP_KIND_ADAMW, SPLIT, AMP_BF16}};
     enum { SOME = 20000 };
     int step;

@@ -1,5 +1,5 @@
 /* test_optimizer.c - amp_optimizer on one rank, in fp32 storage: who owns which memory, a step of
-   every kind bit for bit, norm and clipping, skipped steps, statistics, rebind, refresh, carry, and
+   every kind bit for bit, norm and clipping, skipped steps, statistics, rebind, refresh, and
    what is refused. References stand here a second time: in floats, one rounding per operation (every
    bit must agree), and in doubles (torch's formulas). */
 
@@ -9,6 +9,7 @@
 #include "../support/huge.h"
 #include "../support/posix.h"
 #include "../support/prepare.h"
+#include "../support/tape.h"
 #include "../support/test.h"
 #include "../support/values.h"
 #include "../support/fp.h"
@@ -578,46 +579,6 @@ static amp_optimizer_desc kind_desc(int kind) {
 
 /* ========================================================================= who owns memory */
 
-TEST(ways_of_owning, "contract: weight NULL: a master is made from model; model NULL: a copy is "
-                     "made from weight; prepare writes the first copies") {
-    int type, way;
-    for (type = AMP_F32; type <= AMP_BF16; type++)
-        for (way = WEIGHT; way <= (WEIGHT | MODEL); way++) {
-            amp_optimizer_desc desc = kind_desc(0);
-            rig                r;
-            const amp_tensor  *t;
-            size_t             j;
-            desc.dtype = (amp_dtype)type;
-            rig_begin(&r, 1);
-            rig_tensor(&r, 0, 100, way | GRAD, AMP_F32, (amp_dtype)type, 0);
-            t = &r.tensor[0];
-            /* both: the copy is written from the master, whatever it held */
-            if (way == (WEIGHT | MODEL)) memset(t->model, 0xff, 100 * size_of((amp_dtype)type));
-            CHECK(amp_optimizer_model(&r.opt, 0) == NULL);
-            rig_prepare(&r, &desc);
-            CHECK(amp_optimizer_master(&r.opt, 0) != NULL);
-            CHECK(amp_optimizer_model(&r.opt, 0) != NULL);
-            if (t->weight) CHECK(amp_optimizer_master(&r.opt, 0) == t->weight);
-            if (t->model) CHECK(amp_optimizer_model(&r.opt, 0) == t->model);
-            if (way == WEIGHT) /* in fp32 the master is the model */
-                CHECK_EQ_INT(amp_optimizer_model(&r.opt, 0) == (const void *)t->weight,
-                             type == AMP_F32);
-            if (way == MODEL)
-                CHECK(amp_optimizer_model(&r.opt, 0) !=
-                      (const void *)amp_optimizer_master(&r.opt, 0));
-            for (j = 0; j < 100; j++) {
-                float first = value(1000, 0, (uint32_t)j), copy, held;
-                store(&copy, (amp_dtype)type, 0, first);
-                held = load(&copy, (amp_dtype)type, 0);
-                if (way == MODEL) first = held;
-                CHECK_EQ_F32(load(amp_optimizer_master(&r.opt, 0), AMP_F32, j), first);
-                CHECK_EQ_F32(load(amp_optimizer_model(&r.opt, 0), (amp_dtype)type, j), held);
-            }
-            compare_run(&r, &desc, 10);
-            rig_end(&r);
-        }
-}
-
 TEST(weight_is_model, "manual: what forward reads is the master where there is no copy: desc.dtype "
                       "AMP_F32, keep_fp32, model == weight") {
     amp_optimizer_desc desc = kind_desc(1);
@@ -634,27 +595,6 @@ TEST(weight_is_model, "manual: what forward reads is the master where there is n
     CHECK(amp_optimizer_model(&r.opt, 2) != (const void *)r.tensor[2].weight);
     compare_run(&r, &desc, 10);
     rig_end(&r);
-}
-
-TEST(frozen, "contract: grad NULL: the weight is frozen, and forward still has its copy; a step "
-             "moves the others") {
-    int kind;
-    for (kind = 0; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        rig                r;
-        uint64_t           before;
-        rig_begin(&r, 2);
-        rig_tensor(&r, 0, 50, WEIGHT, AMP_F32, AMP_F32, 0);
-        rig_tensor(&r, 1, 3, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-        rig_prepare(&r, &desc);
-        CHECK(amp_optimizer_grad(&r.opt, 0) == NULL);
-        before = hash_array(1, r.tensor[0].weight, AMP_F32, 50);
-        CHECK(rig_step(&r, 0.5f));
-        CHECK_EQ_U64(hash_array(1, r.tensor[0].weight, AMP_F32, 50), before);
-        CHECK_EQ_F32(load(amp_optimizer_model(&r.opt, 0), AMP_F16, 7),
-                     amp_f16_to_f32(amp_f32_to_f16(value(1000, 0, 7))));
-        rig_end(&r);
-    }
 }
 
 TEST(nothing, "law 11: zero tensors and n == 0 are ordinary") {
@@ -716,20 +656,6 @@ TEST(sgd_bits, "law 7: sgd equals check + unscale + the documented formula, bit 
 }
 TEST(momentum_bits, "law 7: sgd with momentum, bit for bit") { compare_kind(3); }
 TEST(nesterov_bits, "law 7: sgd with Nesterov momentum, bit for bit") { compare_kind(4); }
-
-TEST(adamw_options, "contract: betas, eps, lr_scale, weight_decay and no_weight_decay act as "
-                    "documented; zero means the default") {
-    amp_optimizer_desc desc = kind_desc(1);
-    rig                r;
-    desc.beta1        = 0.75;
-    desc.beta2        = 0.95;
-    desc.eps          = 1e-3;
-    desc.weight_decay = 0.0f;
-    rig_mixed(&r, AMP_F32, AMP_F16, 0);
-    rig_prepare(&r, &desc);
-    compare_run(&r, &desc, 12);
-    rig_end(&r);
-}
 
 /* The gradients of the double models: magnitudes in [1/4, 1], random signs. */
 static float model_grad(uint32_t step, uint32_t j) {
@@ -969,110 +895,6 @@ TEST(flat_wrong_sums, "contract: the parts' n must add up to whole's; an error c
 
 /* ============================================================================ wrap and scale */
 
-TEST(scale_of_backward, "law 3: gradients are unscaled with the scale of their backward, even on "
-                        "the step where the scale grows") {
-    static const int kinds[] = {0, 2};
-    size_t           k;
-    int              step;
-    for (k = 0; k < 2; k++) {
-        amp_optimizer_desc desc = kind_desc(kinds[k]);
-        rig                r;
-        desc.weight_decay           = 0.0f;
-        desc.scaler.init_scale      = 1024.0f;
-        desc.scaler.growth_interval = 1; /* grows in every step */
-        rig_single(&r, &desc, 1, AMP_F32);
-        store(r.tensor[0].weight, AMP_F32, 0, 100.0f);
-        for (step = 1; step <= 10; step++) {
-            const float scale = amp_optimizer_loss_scale(&r.opt);
-            CHECK_EQ_F32(scale, (float)ldexp(1024.0, step - 1));
-            CHECK_EQ_F32(*amp_optimizer_loss_scale_ptr(&r.opt), scale);
-            store(r.tensor[0].grad, AMP_F32, 0, 3.0f * scale);
-            if (kinds[k] == 0) {
-                CHECK(amp_optimizer_begin_step(&r.opt));
-                CHECK_EQ_F32(*amp_optimizer_grad(&r.opt, 0), 3.0f);
-                CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), scale); /* not before end_step */
-                own_sgd(&r, 1.0f);
-                CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-            } else {
-                CHECK(rig_step(&r, 1.0f));
-            }
-            CHECK_EQ_F32(load(r.tensor[0].weight, AMP_F32, 0), 100.0f - 3.0f * (float)step);
-            CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 2.0f * scale);
-        }
-        rig_end(&r);
-    }
-}
-
-TEST(grad_clipped, "contract: amp_optimizer_grad is fp32, unscaled, and clipped if max_norm is "
-                   "set") {
-    int    type;
-    size_t offset, j;
-    for (type = AMP_F32; type <= AMP_BF16; type++)
-        for (offset = 0; offset < 4; offset++) {
-            amp_optimizer_desc desc = kind_desc(0);
-            rig                r;
-            ref                f;
-            double             sum = 0.0;
-            desc.max_norm = 0.25f;
-            rig_begin(&r, 1);
-            rig_tensor(&r, 0, 1025, WEIGHT | GRAD, (amp_dtype)type, AMP_F32, offset);
-            rig_prepare(&r, &desc);
-            fill_grads(&r, 5, 65536.0f);
-            ref_begin(&f, &r, &desc);
-            ref_check(&f);
-            CHECK(f.norm > 0.5);
-            CHECK(amp_optimizer_begin_step(&r.opt));
-            for (j = 0; j < 1025; j++) {
-                const float g = load(amp_optimizer_grad(&r.opt, 0), AMP_F32, j);
-                CHECK_EQ_F32(g, f_mul(load(r.tensor[0].grad, (amp_dtype)type, j), f.factor));
-                sum += (double)g * (double)g;
-            }
-            CHECK(fabs(sqrt(sum) - 0.25) < 1e-5);
-            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-            ref_end(&f);
-            rig_end(&r);
-        }
-}
-
-TEST(gate, "contract: the gate says skip, 1 / scale times the clip factor, and the steps taken") {
-    amp_optimizer_desc desc = kind_desc(1);
-    const amp_gate    *gate;
-    rig                r;
-    desc.max_norm = 1.0f;
-    CHECK(amp_optimizer_gate(NULL) == NULL);
-    rig_single(&r, &desc, 2, AMP_F32);
-    gate = amp_optimizer_gate(&r.opt);
-    CHECK(gate != NULL);
-    store(r.tensor[0].grad, AMP_F32, 0, 3.0f * 65536.0f);
-    store(r.tensor[0].grad, AMP_F32, 1, 4.0f * 65536.0f);
-    CHECK(rig_step(&r, 0.1f));
-    CHECK_EQ_INT(gate->skip, 0);
-    CHECK_EQ_U64(gate->step, 1);
-    CHECK_EQ_F32(gate->inv_scale, f_mul(1.0f / 65536.0f, (float)(1.0 / 5.000001)));
-    store_bits(r.tensor[0].grad, AMP_F32, 1, 0x7f800000u);
-    CHECK(!rig_step(&r, 0.1f));
-    CHECK(gate->skip != 0);
-    CHECK_EQ_U64(gate->step, 1);
-    rig_end(&r);
-}
-
-TEST(steps_of_open, "manual: from begin_step on status.steps has the open step, as bias correction counts") {
-    amp_optimizer_desc desc = kind_desc(0);
-    rig                r;
-    rig_single(&r, &desc, 2, AMP_F32);
-    store(r.tensor[0].grad, AMP_F32, 0, 1.0f), store(r.tensor[0].grad, AMP_F32, 1, 1.0f);
-    CHECK_EQ_U64(status_of(&r).steps, 0);
-    CHECK(amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_U64(status_of(&r).steps, 1);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    CHECK_EQ_U64(status_of(&r).steps, 1);
-    store_bits(r.tensor[0].grad, AMP_F32, 1, 0x7f800000u);
-    CHECK(!amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_U64(status_of(&r).steps, 1);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    rig_end(&r);
-}
-
 /* =========================================================================== norm and clipping */
 
 static const size_t norm_sizes[] = {0,    1,    7,     255,   256,   257,
@@ -1126,97 +948,6 @@ TEST(norm_partials, "law 7: partials are added in doubles in the same order; the
     rig_end(&r);
 }
 
-TEST(norm_value, "manual: the norm is that of the unscaled gradients, the clip factor 1 or "
-                 "max_norm / (norm + 1e-6)") {
-    static const float limits[] = {0.0f, 1.0f, 4.999f, 5.0f, 5.001f, 100.0f};
-    size_t             c;
-    for (c = 0; c < COUNT_OF(limits); c++) {
-        amp_optimizer_desc desc = kind_desc(2);
-        float              factor = 1.0f;
-        rig                r;
-        desc.weight_decay = 0.0f;
-        desc.max_norm     = limits[c];
-        rig_begin(&r, 2);
-        rig_tensor(&r, 0, 1, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-        rig_tensor(&r, 1, 1, WEIGHT | GRAD, AMP_BF16, AMP_F32, 0);
-        rig_prepare(&r, &desc);
-        store(r.tensor[0].weight, AMP_F32, 0, 0.0f);
-        store(r.tensor[0].grad, AMP_F32, 0, -3.0f * 65536.0f);
-        store(r.tensor[1].grad, AMP_BF16, 0, 4.0f * 65536.0f);
-        CHECK(rig_step(&r, 1.0f));
-        if (c > 0 && limits[c] < 5.0005f) factor = (float)d_div((double)limits[c], 5.000001);
-        CHECK_EQ_F64(status_of(&r).norm, 5.0);
-        CHECK_EQ_F32(status_of(&r).clip_factor, factor);
-        CHECK_EQ_F32(load(r.tensor[0].weight, AMP_F32, 0), f_mul(3.0f, factor));
-        rig_end(&r);
-    }
-}
-
-TEST(norm_zero, "manual: zero gradients have norm 0 and are not clipped; the step is taken") {
-    amp_optimizer_desc desc = kind_desc(1);
-    rig                r;
-    desc.max_norm = 1e-3f;
-    rig_single(&r, &desc, 300, AMP_F16);
-    CHECK(rig_step(&r, 0.1f));
-    CHECK_EQ_F64(status_of(&r).norm, 0.0);
-    CHECK_EQ_F32(status_of(&r).clip_factor, 1.0f);
-    rig_end(&r);
-}
-
-TEST(norm_overflow, "law 11: norm^2 that overflows with finite gradients is neither a silent zero "
-                    "step nor infinity") {
-    static const float  sizes[]  = {1e18f, 1e19f, 1e30f, 1e38f, 3e38f};
-    static const size_t counts[] = {1, 3, 1000, 70000};
-    static const int    types[]  = {AMP_F32, AMP_BF16};
-    size_t              s, c, k, j;
-    for (s = 0; s < COUNT_OF(sizes); s++)
-        for (c = 0; c < COUNT_OF(counts); c++)
-            for (k = 0; k < 2; k++) {
-                const amp_dtype    type = (amp_dtype)types[k];
-                amp_optimizer_desc desc = kind_desc(0);
-                double             x, wanted, sum = 0.0;
-                rig                r;
-                desc.max_norm = 1.0f;
-                rig_single(&r, &desc, counts[c], type);
-                for (j = 0; j < counts[c]; j++)
-                    store(r.tensor[0].grad, type, j, j % 2 ? -sizes[s] : sizes[s]);
-                x      = (double)load(r.tensor[0].grad, type, 0);
-                wanted = x / 65536.0 * sqrt((double)counts[c]);
-                CHECK(amp_optimizer_begin_step(&r.opt));
-                CHECK(fabs(status_of(&r).norm - wanted) <= 1e-5 * wanted);
-                CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
-                for (j = 0; j < counts[c]; j++) {
-                    const double g = (double)load(amp_optimizer_grad(&r.opt, 0), AMP_F32, j);
-                    sum += g * g;
-                }
-                /* the factor may be a subnormal of 13 bits */
-                CHECK(fabs(sqrt(sum) - 1.0) < 1e-3);
-                CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-                rig_end(&r);
-            }
-}
-
-TEST(norm_underflow, "law 11: nor is the norm of gradients whose squares vanish in fp32 zero, or far "
-                     "from what it is") {
-    static const float sizes[] = {1e-45f, 1e-40f, 1e-30f, 1e-24f, 3e-23f, 1e-19f, 7e-16f, 2e-15f};
-    size_t             i, j, n;
-    for (i = 0; i < COUNT_OF(sizes); i++)
-        for (n = 1; n < 2000; n += 997) {
-            amp_optimizer_desc desc = kind_desc(0);
-            double             wanted;
-            rig                r;
-            rig_single(&r, &desc, n + 3, AMP_F32);
-            memset(r.tensor[0].grad, 0, 4 * (n + 3));
-            for (j = 0; j < n; j++) store(r.tensor[0].grad, AMP_F32, j, sizes[i]);
-            wanted = (double)sizes[i] / 65536.0 * sqrt((double)n);
-            CHECK(amp_optimizer_begin_step(&r.opt));
-            CHECK(fabs(status_of(&r).norm - wanted) <= 1e-5 * wanted);
-            CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
-            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-            rig_end(&r);
-        }
-}
-
 TEST(norm_overflow_mixed, "law 11: one chunk that overflows among chunks that do not, with "
                           "subnormals and an inf beside it") {
     amp_optimizer_desc desc = kind_desc(0);
@@ -1232,21 +963,6 @@ TEST(norm_overflow_mixed, "law 11: one chunk that overflows among chunks that do
     CHECK(!rig_step(&r, 0.0f));
     CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
     CHECK(fabs(status_of(&r).norm - 3e38 / 65536.0) < 1e28);
-    rig_end(&r);
-}
-
-TEST(factor_vanishes, "law 11: a clip that would make the factor zero is an overflow, not a zero "
-                      "step") {
-    amp_optimizer_desc desc = kind_desc(3);
-    uint64_t           before;
-    rig                r;
-    desc.max_norm = 1e-8f;
-    rig_single(&r, &desc, 3, AMP_F32);
-    store(r.tensor[0].grad, AMP_F32, 1, 3e38f);
-    before = state_digest(&r);
-    CHECK(!rig_step(&r, 0.1f));
-    CHECK_EQ_INT(status_of(&r).found_inf, 1);
-    CHECK_EQ_U64(state_digest(&r), before);
     rig_end(&r);
 }
 
@@ -1321,56 +1037,6 @@ TEST(skip_every_tensor, "law 4: in every tensor of a list of 30, and around the 
         fill_grads(&r, 1, 65536.0f);
         CHECK(rig_step(&r, 0.1f));
         for (i = 0; i < COUNT_OF(edges); i++) skip_at(&r, 0, edges[i], (int)(i % NUM_NONFINITE));
-        rig_end(&r);
-    }
-}
-
-TEST(skip_never_happened, "law 4: a run with skipped steps equals the run without them") {
-    int kind;
-    for (kind = 0; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        rig                r[2];
-        int                k, step;
-        desc.scaler.preset = AMP_PRESET_STATIC;
-        for (k = 0; k < 2; k++) {
-            rig_mixed(&r[k], AMP_BF16, AMP_F16, 0);
-            rig_prepare(&r[k], &desc);
-            for (step = 0; step < 20; step++) {
-                if (k == 1) {
-                    const amp_tensor *t = &r[1].tensor[(step % 5) + 5];
-                    fill_grads(&r[1], 500 + (uint32_t)step, 65536.0f);
-                    store_bits(t->grad, AMP_BF16, (size_t)step, patterns[AMP_BF16][step % 5]);
-                    CHECK(!rig_step(&r[1], 0.1f));
-                }
-                fill_grads(&r[k], (uint32_t)step, 65536.0f);
-                CHECK(rig_step(&r[k], 0.1f));
-            }
-        }
-        CHECK_EQ_U64(state_digest(&r[0]), state_digest(&r[1]));
-        CHECK_EQ_U64(status_of(&r[1]).skipped, 20);
-        rig_end(&r[0]);
-        rig_end(&r[1]);
-    }
-}
-
-TEST(any_found_inf, "law 4: any non-zero found_inf skips (never == 1), such as another rank's") {
-    static const uint32_t values[] = {1, 2, 3, 0x100, 0x80000000u, 0xffffffffu};
-    size_t                k;
-    int                   kind;
-    for (kind = 0; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        rig                r;
-        rig_single(&r, &desc, 10, AMP_F16);
-        fill_grads(&r, 1, 65536.0f);
-        for (k = 0; k < COUNT_OF(values); k++) {
-            const uint64_t before = state_digest(&r);
-            amp_optimizer_scaler(&r.opt)->found_inf = values[k];
-            CHECK(!rig_step(&r, 0.1f));
-            CHECK_EQ_U64(state_digest(&r), before);
-            CHECK_EQ_INT(amp_optimizer_scaler(&r.opt)->found_inf, 0);
-        }
-        CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1024.0f);
-        CHECK(rig_step(&r, 0.1f));
         rig_end(&r);
     }
 }
@@ -1474,33 +1140,6 @@ TEST(stats_exact, "manual: statistics of a gradient: nonfinite, nan, first_nonfi
     }
 }
 
-TEST(product_checked, "law 5: a scale below one must not let an infinity through; exact presets "
-                      "keep their original's blindness") {
-    static const amp_preset presets[] = {AMP_PRESET_DEFAULT, AMP_PRESET_STATIC, AMP_PRESET_TORCH};
-    size_t                  k;
-    for (k = 0; k < COUNT_OF(presets); k++) {
-        amp_optimizer_desc desc = kind_desc(3);
-        uint64_t           before;
-        rig                r;
-        desc.scaler.preset     = presets[k];
-        desc.scaler.init_scale = 0.25f;
-        rig_single(&r, &desc, 9, AMP_F32);
-        before = state_digest(&r);
-        store(r.tensor[0].grad, AMP_F32, 8, -1e38f); /* times 4: infinite */
-        CHECK_EQ_INT(rig_step(&r, 0.1f), presets[k] == AMP_PRESET_TORCH);
-        if (presets[k] != AMP_PRESET_TORCH) {
-            amp_grad_stats stats;
-            CHECK_EQ_U64(state_digest(&r), before);
-            CHECK_EQ_INT(status_of(&r).found_inf, 1);
-            CHECK_EQ_INT(amp_optimizer_stats(&r.opt, 0, &stats), AMP_OK);
-            CHECK_EQ_U64(stats.nonfinite, 0);
-            store_bits(r.tensor[0].grad, AMP_F32, 8, 0xfd800000u); /* -2^124 */
-            CHECK(rig_step(&r, 0.0f));
-        }
-        rig_end(&r);
-    }
-}
-
 /* ==================================================================== law 13: traps unmasked */
 
 static rig        trap_rig;
@@ -1590,160 +1229,6 @@ TEST(carried_momentum, "law 14: a gradient buffer that also carries momentum is 
         CHECK_MEM(r.tensor[0].grad, carried, sizeof carried);
         CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
         CHECK_MEM(r.tensor[0].grad, carried, sizeof carried);
-        rig_end(&r);
-    }
-}
-
-TEST(in_place_types, "manual: unscale_in_place is for fp32 gradients; halves get a buffer") {
-    int type;
-    for (type = AMP_F16; type <= AMP_BF16; type++) {
-        amp_optimizer_desc desc = kind_desc(0);
-        rig                r;
-        desc.unscale_in_place = 1;
-        rig_single(&r, &desc, 20, (amp_dtype)type);
-        CHECK((void *)amp_optimizer_grad(&r.opt, 0) != r.tensor[0].grad);
-        compare_run(&r, &desc, 10);
-        rig_end(&r);
-    }
-}
-
-TEST(zero_grad, "contract: zero_grad also on a skipped step, so that += backward recovers") {
-    int kind, type, zero, bad;
-    for (kind = 0; kind < NUM_KINDS; kind++)
-        for (type = AMP_F32; type <= AMP_BF16; type++)
-            for (zero = 0; zero < 2; zero++)
-                for (bad = 0; bad < 2; bad++) {
-                    amp_optimizer_desc desc = kind_desc(kind);
-                    uint64_t           before, after;
-                    rig                r;
-                    size_t             i;
-                    desc.zero_grad = zero;
-                    rig_mixed(&r, (amp_dtype)type, AMP_F16, 1);
-                    rig_prepare(&r, &desc);
-                    fill_grads(&r, 1, 65536.0f);
-                    if (bad) store_bits(r.tensor[3].grad, (amp_dtype)type, 5, patterns[type][0]);
-                    for (before = 1, after = 1, i = 0; i < r.count; i++)
-                        before = hash_array(before, r.tensor[i].grad, (amp_dtype)type,
-                                            r.tensor[i].n);
-                    CHECK_EQ_INT(rig_step(&r, 0.1f), !bad);
-                    for (i = 0; i < r.count; i++) {
-                        const amp_tensor *t = &r.tensor[i];
-                        size_t            j;
-                        after = hash_array(after, t->grad, (amp_dtype)type, t->n);
-                        for (j = 0; zero && t->grad && j < t->n; j++)
-                            CHECK_EQ_U32(load_bits(t->grad, (amp_dtype)type, j), 0);
-                    }
-                    if (!zero) CHECK_EQ_U64(after, before);
-                    rig_end(&r);
-                }
-}
-
-TEST(shared_scaler, "contract: two optimizers share a scaler: each skips on its own overflow, and "
-                    "one amp_scaler_update halves the scale once") {
-    int kind;
-    for (kind = 0; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        amp_scaler         s;
-        rig                r[2];
-        int                bad, k;
-        float              scale = 65536.0f;
-        CHECK_EQ_INT(amp_scaler_init(&s, NULL), AMP_OK);
-        desc.shared_scaler = &s;
-        rig_single(&r[0], &desc, 20, AMP_F16);
-        rig_single(&r[1], &desc, 30, AMP_F16);
-        CHECK(amp_optimizer_scaler(&r[0].opt) == &s && amp_optimizer_scaler(&r[1].opt) == &s);
-        for (bad = 0; bad < 4; bad++) { /* bit k: optimizer k overflows */
-            for (k = 0; k < 2; k++) {
-                const uint64_t before = state_digest(&r[k]);
-                CHECK_EQ_F32(amp_optimizer_loss_scale(&r[k].opt), scale);
-                fill_grads(&r[k], (uint32_t)bad, scale);
-                if (bad & (1 << k)) store_bits(r[k].tensor[0].grad, AMP_F16, 0, 0x7c00u);
-                CHECK_EQ_INT(rig_step(&r[k], 0.1f), !(bad & (1 << k)));
-                CHECK_EQ_INT(state_digest(&r[k]) == before, !!(bad & (1 << k)));
-                CHECK_EQ_F32(s.scale, scale);
-            }
-            CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-            if (bad) scale *= 0.5f;
-            CHECK_EQ_F32(s.scale, scale);
-            CHECK_EQ_INT(amp_scaler_update(&s), AMP_ERROR_BAD_STATE); /* nothing checked since */
-        }
-        CHECK_EQ_U64(s.backoffs, 3);
-        CHECK_EQ_U64(s.good, 1);
-        rig_end(&r[0]);
-        rig_end(&r[1]);
-    }
-}
-
-TEST(split_step, "contract: check, unscale, end_step are begin_step in two halves; check alone fills "
-                 "the gate and touches no gradient") {
-    amp_optimizer_desc desc = kind_desc(0);
-    rig                whole, split;
-    int                step;
-    desc.max_norm = 1.0f;
-    rig_single(&whole, &desc, 300, AMP_F16);
-    rig_single(&split, &desc, 300, AMP_F16);
-    for (step = 0; step < 6; step++) {
-        const amp_gate *gate = amp_optimizer_gate(&split.opt);
-        fill_grads(&whole, (uint32_t)step, step == 3 ? 1e9f : 65536.0f);
-        fill_grads(&split, (uint32_t)step, step == 3 ? 1e9f : 65536.0f);
-        rig_step(&whole, 0.1f);
-        CHECK_EQ_INT(amp_optimizer_check(&split.opt), AMP_OK);
-        CHECK_EQ_INT(gate->skip, step == 3);
-        CHECK_EQ_INT(amp_optimizer_check(&split.opt), AMP_ERROR_STEP_OPEN);
-        CHECK_EQ_INT(amp_optimizer_unscale(&split.opt), AMP_OK);
-        if (!gate->skip) own_sgd(&split, 0.1f);
-        CHECK_EQ_INT(amp_optimizer_end_step(&split.opt), AMP_OK);
-        CHECK_EQ_U64(state_digest(&split), state_digest(&whole));
-    }
-    CHECK_EQ_INT(amp_optimizer_unscale(&split.opt), AMP_ERROR_STEP_NOT_OPEN);
-    CHECK_EQ_INT(amp_optimizer_unscale(NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_check(NULL), AMP_ERROR_INVALID_ARGUMENT);
-    rig_end(&whole);
-    rig_end(&split);
-}
-
-TEST(set_lr, "contract: step uses the learning rate of lr_ptr, of set_lr or of the fused step before "
-             "it, and is an error where there never was one") {
-    static const float rates[] = {0.1f, 0.03f, 0.25f, 0.0f, 1.0f};
-    int                kind, step;
-    for (kind = 1; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        rig                a, b;
-        uint64_t           before;
-        rig_single(&a, &desc, 300, AMP_F16);
-        rig_single(&b, &desc, 300, AMP_F16);
-        fill_grads(&b, 9, 65536.0f);
-        before = state_digest(&b);
-        CHECK_EQ_INT(amp_optimizer_step_graph(&b.opt), AMP_ERROR_BAD_STATE);
-        CHECK_EQ_INT(amp_optimizer_set_lr(&b.opt, -1.0f), AMP_ERROR_INVALID_CONFIG);
-        CHECK_EQ_INT(amp_optimizer_step_graph(&b.opt), AMP_ERROR_BAD_STATE);
-        CHECK_EQ_U64(state_digest(&b), before);
-        for (step = 0; step < 5; step++) {
-            fill_grads(&a, (uint32_t)step, 65536.0f);
-            fill_grads(&b, (uint32_t)step, 65536.0f);
-            rig_step(&a, rates[step]);
-            if (step % 2 == 0) *amp_optimizer_lr_ptr(&b.opt) = rates[step];
-            else CHECK_EQ_INT(amp_optimizer_set_lr(&b.opt, rates[step]), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_step_graph(&b.opt), AMP_OK);
-            CHECK_EQ_U64(state_digest(&b), state_digest(&a));
-        }
-        rig_step(&a, 0.5f);
-        rig_step(&b, 0.5f);
-        rig_step(&a, 0.5f);
-        CHECK_EQ_INT(amp_optimizer_step_graph(&b.opt), AMP_OK); /* 0.5 is still there */
-        CHECK_EQ_U64(state_digest(&b), state_digest(&a));
-        rig_end(&a);
-        rig_end(&b);
-    }
-    {
-        amp_optimizer_desc desc = kind_desc(0);
-        rig                r;
-        rig_single(&r, &desc, 3, AMP_F32);
-        CHECK_EQ_INT(amp_optimizer_set_lr(&r.opt, 0.1f), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_step_graph(&r.opt), AMP_ERROR_UNSUPPORTED);
-        CHECK_EQ_INT(amp_optimizer_step_graph(NULL), AMP_ERROR_INVALID_ARGUMENT);
-        CHECK_EQ_INT(amp_optimizer_set_lr(NULL, 0.1f), AMP_ERROR_INVALID_ARGUMENT);
-        CHECK(amp_optimizer_lr_ptr(NULL) == NULL);
         rig_end(&r);
     }
 }
@@ -1905,64 +1390,6 @@ TEST(ranks_magnitude, "law 5: the largest magnitude of all ranks is checked as a
     rig_end(&r);
 }
 
-TEST(disabled_scaler, "contract: disabled: scale is 1, nothing is checked, no step is skipped") {
-    int kind;
-    for (kind = 0; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        rig                r;
-        ref                f;
-        desc.scaler.disabled   = 1;
-        desc.scaler.init_scale = 1.0f; /* for the reference */
-        rig_single(&r, &desc, 20, AMP_F32);
-        ref_begin(&f, &r, &desc);
-        CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1.0f);
-        fill_grads(&r, 1, 1.0f);
-        ref_step(&f, 0.1f);
-        CHECK(rig_step(&r, 0.1f));
-        ref_compare(&f);
-        store_bits(r.tensor[0].grad, AMP_F32, 7, 0x7f800000u);
-        CHECK(rig_step(&r, 0.1f));
-        CHECK(!finite_bits(bits_of(load(r.tensor[0].weight, AMP_F32, 7))));
-        CHECK_EQ_U64(status_of(&r).steps, 2);
-        CHECK_EQ_U64(status_of(&r).skipped, 0);
-        CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1.0f);
-        ref_end(&f);
-        rig_end(&r);
-    }
-}
-
-TEST(static_scaler, "manual: preset NONE, as STATIC with init_scale 1, still skips a step whose gradients "
-                    "are not finite, and never moves") {
-    int kind, c;
-    for (kind = 0; kind < NUM_KINDS; kind++)
-        for (c = 0; c < 6; c++) {
-            const int          type = c % 3;
-            amp_optimizer_desc desc = kind_desc(kind);
-            rig                r;
-            desc.scaler.preset = c < 3 ? AMP_PRESET_NONE : AMP_PRESET_STATIC;
-            if (c >= 3) desc.scaler.init_scale = 1.0f;
-            rig_single(&r, &desc, 20, (amp_dtype)type);
-            fill_grads(&r, 1, 1.0f);
-            CHECK(rig_step(&r, 0.1f));
-            skip_at(&r, 0, 19, 0);
-            CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1.0f);
-            rig_end(&r);
-        }
-}
-
-TEST(stuck, "contract: at the floor the scale stays and a sticky stuck is set; the optimizer says "
-            "so") {
-    amp_optimizer_desc desc = kind_desc(1);
-    rig                r;
-    desc.scaler.init_scale = 6.103515625e-5f;
-    rig_single(&r, &desc, 4, AMP_F16);
-    CHECK_EQ_INT(status_of(&r).stuck, 0);
-    skip_at(&r, 0, 2, 2);
-    CHECK_EQ_INT(status_of(&r).stuck, 1);
-    CHECK_EQ_F32(status_of(&r).loss_scale, 6.103515625e-5f);
-    rig_end(&r);
-}
-
 /* ================================================================================== refresh */
 
 static uint64_t moments(const rig *r, size_t i) {
@@ -2025,26 +1452,6 @@ TEST(refresh, "contract: model copies from masters, now: 0 bits off those of the
         }
 }
 
-TEST(refresh_errors, "law 16: refresh before prepare or in an open step is answered, and changes nothing") {
-    amp_optimizer_desc desc = {0};
-    rig                r;
-    CHECK_EQ_INT(amp_optimizer_refresh(NULL), AMP_ERROR_INVALID_ARGUMENT);
-    desc.dtype = AMP_F16;
-    rig_begin(&r, 1);
-    CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_ERROR_NOT_INITIALIZED);
-    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_ERROR_NOT_PREPARED);
-    rig_tensor(&r, 0, 7, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-    rig_prepare(&r, &desc);
-    CHECK(amp_optimizer_begin_step(&r.opt));
-    r.tensor[0].weight[0] = 2.0f;
-    CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_ERROR_STEP_OPEN);
-    CHECK(((const amp_f16 *)amp_optimizer_model(&r.opt, 0))[0].bits != 0x4000);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    CHECK_EQ_U32(((const amp_f16 *)amp_optimizer_model(&r.opt, 0))[0].bits, 0x4000);
-    rig_end(&r);
-}
-
 /* =================================================================================== rebind */
 
 TEST(rebind, "contract: rebind after a realloc of the host's; results equal the run without a "
@@ -2091,125 +1498,7 @@ TEST(rebind, "contract: rebind after a realloc of the host's; results equal the 
             }
 }
 
-TEST(rebind_errors, "contract: rebind of what does not exist, too early or in a step is an error "
-                    "that changes nothing") {
-    amp_optimizer_desc desc = kind_desc(0);
-    float              w[5], g[5];
-    rig                r;
-    uint64_t           masters;
-    memset(w, 0, sizeof w);
-    memset(g, 0, sizeof g);
-    rig_three(&r);
-    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 0, w, NULL), AMP_ERROR_NOT_PREPARED);
-    amp_optimizer_free(&r.opt);
-    rig_prepare(&r, &desc);
-    masters = hash_array(1, r.tensor[0].weight, AMP_F32, 5);
-    CHECK_EQ_INT(amp_optimizer_rebind(NULL, 0, w, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, -1, w, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 3, w, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 1, w, NULL), AMP_ERROR_UNSUPPORTED); /* made here */
-    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 2, NULL, g), AMP_ERROR_UNSUPPORTED); /* frozen */
-    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 2, w, g), AMP_ERROR_UNSUPPORTED);
-    CHECK(amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 0, w, NULL), AMP_ERROR_STEP_OPEN);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    CHECK(amp_optimizer_master(&r.opt, 0) == r.tensor[0].weight);
-    CHECK(amp_optimizer_master(&r.opt, 2) == r.tensor[2].weight);
-    CHECK_EQ_U64(masters, hash_array(1, r.tensor[0].weight, AMP_F32, 5));
-    rig_end(&r);
-}
-
 /* =================================================================================== misuse */
-
-TEST(misuse, "law 16: begin_step twice, end_step without begin_step, add after prepare, step "
-             "before prepare give distinct results; a following correct step works") {
-    amp_optimizer_desc desc = kind_desc(0);
-    amp_tensor         t;
-    rig                r;
-    ref                f;
-    int                round;
-    rig_begin(&r, 1);
-    rig_tensor(&r, 0, 20, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-    t = r.tensor[0];
-    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &t), AMP_OK);
-    CHECK(!amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_NOT_PREPARED);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_NOT_PREPARED);
-    CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_NOT_PREPARED);
-    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 0.0f);
-    CHECK(amp_optimizer_loss_scale_ptr(&r.opt) == NULL && amp_optimizer_scaler(&r.opt) == NULL);
-    CHECK(amp_optimizer_grad(&r.opt, 0) == NULL && amp_optimizer_master(&r.opt, 0) == NULL);
-    CHECK_EQ_INT(prepare_scaled(&r.opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_ERROR_PREPARED);
-    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &t), AMP_ERROR_PREPARED);
-    CHECK_EQ_INT(amp_optimizer_add_flat(&r.opt, &t, &t, 1), AMP_ERROR_PREPARED);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
-    CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
-    r.kind = AMP_KIND_OWN;
-    ref_begin(&f, &r, &desc);
-    for (round = 0; round < 3; round++) {
-        fill_grads(&r, (uint32_t)round, f.scale);
-        CHECK(amp_optimizer_begin_step(&r.opt));
-        ref_step(&f, 0.1f);
-        if (round == 1) {
-            CHECK(!amp_optimizer_begin_step(&r.opt)); /* the first one counts */
-            CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_STEP_OPEN);
-            CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_ERROR_PREPARED);
-        }
-        own_sgd(&r, 0.1f);
-        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), round == 1 ? AMP_ERROR_STEP_OPEN : AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
-        ref_compare(&f);
-    }
-    ref_end(&f);
-    rig_end(&r);
-}
-
-TEST(misuse_kind, "law 16: the fused step of an optimizer of one's own, or the wrap of a fused one, is "
-                  "UNSUPPORTED and changes nothing") {
-    int kind;
-    for (kind = 0; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        uint64_t           before;
-        rig                r;
-        rig_single(&r, &desc, 20, AMP_F32);
-        fill_grads(&r, 1, 65536.0f);
-        before = state_digest(&r);
-        if (desc.kind == AMP_KIND_OWN) {
-            CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
-            CHECK_EQ_INT(amp_optimizer_step_graph(&r.opt), AMP_ERROR_UNSUPPORTED);
-        } else {
-            CHECK(!amp_optimizer_begin_step(&r.opt));
-            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_UNSUPPORTED);
-            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
-        }
-        CHECK_EQ_U64(state_digest(&r), before);
-        compare_run(&r, &desc, 5);
-        rig_end(&r);
-    }
-}
-
-TEST(misuse_forgotten, "law 16: an error of begin_step that nobody asked for does not become the "
-                       "result of a later, correct step, of begin_step or check") {
-    amp_optimizer_desc desc = kind_desc(0);
-    rig                r;
-    int                begin;
-    for (begin = 0; begin < 2; begin++) {
-        rig_begin(&r, 1);
-        rig_tensor(&r, 0, 20, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-        CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
-        CHECK(!amp_optimizer_begin_step(&r.opt)); /* not prepared; no end_step */
-        CHECK_EQ_INT(prepare_scaled(&r.opt), AMP_OK);
-        if (begin) CHECK(amp_optimizer_begin_step(&r.opt));
-        else CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-        rig_end(&r);
-    }
-}
 
 TEST(uninitialized, "law 16: a zeroed object and NULL are answered, not followed") {
     amp_optimizer opt;
@@ -2242,6 +1531,7 @@ TEST(uninitialized, "law 16: a zeroed object and NULL are answered, not followed
     CHECK(amp_optimizer_scaler(NULL) == NULL && amp_optimizer_loss_scale_ptr(NULL) == NULL);
     CHECK(amp_optimizer_scaler(&opt) == NULL && amp_optimizer_gate(&opt) == NULL);
     CHECK_EQ_F32(amp_optimizer_loss_scale(NULL), 0.0f);
+    CHECK(amp_optimizer_gate(NULL) == NULL && amp_optimizer_lr_ptr(NULL) == NULL);
     amp_optimizer_free(NULL);
     amp_optimizer_free(&opt);
 }
@@ -2396,50 +1686,6 @@ TEST(model_type_ignored, "manual: model_type is ignored if model is NULL") {
     amp_optimizer_free(&opt);
 }
 
-TEST(bad_lr, "law 9: a learning rate that is NaN, infinite or negative is an error that changes "
-             "nothing") {
-    const float rates[] = {from_bits(0x7fc00000u), from_bits(0x7f800001u), from_bits(0x7f800000u),
-                           from_bits(0xff800000u), -1e-3f};
-    int         kind;
-    size_t      k;
-    for (kind = 1; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        rig                r;
-        uint64_t           before;
-        amp_scaler         scaler;
-        desc.zero_grad = 1;
-        rig_single(&r, &desc, 20, AMP_F32);
-        fill_grads(&r, 1, 65536.0f);
-        before = hash_array(state_digest(&r), r.tensor[0].grad, AMP_F32, 20);
-        scaler = *amp_optimizer_scaler(&r.opt);
-        for (k = 0; k < COUNT_OF(rates); k++) {
-            CHECK_EQ_INT(amp_optimizer_step(&r.opt, rates[k]), AMP_ERROR_INVALID_CONFIG);
-            CHECK_EQ_U64(hash_array(state_digest(&r), r.tensor[0].grad, AMP_F32, 20), before);
-            CHECK_MEM(amp_optimizer_scaler(&r.opt), &scaler, sizeof scaler);
-        }
-        rig_end(&r);
-    }
-}
-
-TEST(zero_lr, "contract: lr >= 0; with lr 0 the masters stay and the moments move") {
-    int kind;
-    for (kind = 1; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        rig                r;
-        uint64_t           before;
-        float              first = 0.0f;
-        rig_single(&r, &desc, 20, AMP_F32);
-        fill_grads(&r, 1, 65536.0f);
-        before = hash_array(1, r.tensor[0].weight, AMP_F32, 20);
-        CHECK(rig_step(&r, 0.0f));
-        CHECK(rig_step(&r, -0.0f));
-        CHECK_EQ_U64(hash_array(1, r.tensor[0].weight, AMP_F32, 20), before);
-        if (moment(&r, 0, 0)) CHECK(memcmp(moment(&r, 0, 0), &first, 4) != 0);
-        CHECK_EQ_U64(status_of(&r).steps, 2);
-        rig_end(&r);
-    }
-}
-
 /* ============================================================================ law 7: one digest */
 
 /* 50 steps of everything, with overflows, growth, clipping, subnormals; norm, clip factor and scale
@@ -2576,29 +1822,6 @@ TEST(found_inf_before_ranks, "contract: a found_inf written by hand is there bef
     }
 }
 
-TEST(found_inf_in_a_step, "contract: a found_inf written between check and end_step counts for the "
-                          "next step; loss_scale shows the old scale until end_step") {
-    amp_optimizer_desc desc = kind_desc(0);
-    rig                r;
-    desc.scaler.growth_interval = 1;
-    rig_single(&r, &desc, 5, AMP_F32);
-    fill_grads(&r, 1, 65536.0f);
-    CHECK(amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_F32(*amp_optimizer_loss_scale_ptr(&r.opt), 65536.0f);
-    amp_optimizer_scaler(&r.opt)->found_inf = 8;
-    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 65536.0f);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 131072.0f); /* it was a good step */
-    CHECK_EQ_U64(status_of(&r).steps, 1);
-    CHECK(!amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 131072.0f);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 65536.0f);
-    CHECK(amp_optimizer_begin_step(&r.opt)); /* and it is spent */
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    rig_end(&r);
-}
-
 /* ------------------------------------------------------------- a loss that nobody has scaled */
 
 #define UNSCALED                                                                               \
@@ -2614,17 +1837,6 @@ static void one_tensor(amp_optimizer *opt, const amp_optimizer_desc *desc, size_
     CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
 }
 
-/* Ways to begin a step, and to learn of the scale. */
-static amp_result begin_by(amp_optimizer *opt, int way) {
-    switch (way) {
-    case 0: CHECK(!amp_optimizer_begin_step(opt)); return amp_optimizer_end_step(opt);
-    case 1: return amp_optimizer_check(opt);
-    case 2: return amp_optimizer_step(opt, 0.5f);
-    case 3: return amp_optimizer_step(opt, 0.5f);
-    case 4: return amp_optimizer_step(opt, 0.5f);
-    default: CHECK_EQ_INT(amp_optimizer_set_lr(opt, 0.5f), AMP_OK); return amp_optimizer_step_graph(opt);
-    }
-}
 static void ask_by(amp_optimizer *opt, int way) {
     amp_status status;
     switch (way) {
@@ -2637,83 +1849,39 @@ static void ask_by(amp_optimizer *opt, int way) {
     }
 }
 
-TEST(unscaled_loss, "law 17: where nobody has asked for the loss scale, no step of any kind and type begins, and "
-                    "nothing changes; with it the step has the bits of any other") {
-    static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD, AMP_KIND_LION, AMP_KIND_SGD};
-    static const float    initial[4] = {1, 2, 3, 4}, grad[4] = {65536, -65536, 3, 0};
-    int                   step, ask, type;
-    for (step = 0; step < 6; step++)
-        for (ask = 0; ask < 4; ask++)
-            for (type = AMP_F32; type <= AMP_BF16; type++) {
-                float              w[2][4], g[2][4];
-                char               why[AMP_PROBLEM_SIZE];
-                amp_optimizer_desc desc;
-                amp_optimizer      opt[2];
-                amp_grad_stats          stats;
-                int                k;
-                memset(&desc, 0, sizeof desc);
-                desc.dtype     = (amp_dtype)type;
-                desc.kind      = kinds[step];
-                desc.zero_grad = 1;
-                desc.problem   = why;
-                for (k = 0; k < 2; k++) {
-                    memcpy(w[k], initial, sizeof initial);
-                    memcpy(g[k], grad, sizeof grad);
-                    one_tensor(&opt[k], &desc, 4, w[k], g[k]);
-                }
-                /* what is not the scale does not count */
-                CHECK_EQ_U32(amp_optimizer_gate(&opt[0])->skip, 0);
-                CHECK(amp_optimizer_lr_ptr(&opt[0]) && amp_optimizer_model(&opt[0], 0));
-                CHECK_EQ_INT(amp_optimizer_stats(&opt[0], 0, &stats), AMP_OK);
-                for (k = 0; k < 2; k++) {
-                    CHECK_EQ_INT(begin_by(&opt[0], step), AMP_ERROR_BAD_STATE);
-                    CHECK(strcmp(why, UNSCALED) == 0);
-                    CHECK_MEM(w[0], initial, sizeof initial);
-                    CHECK_MEM(g[0], grad, sizeof grad);
-                    CHECK_EQ_U64(amp_optimizer_gate(&opt[0])->step, 0);
-                    CHECK_EQ_INT(amp_optimizer_end_step(&opt[0]), AMP_ERROR_STEP_NOT_OPEN);
-                }
-                ask_by(&opt[0], ask);
-                CHECK_EQ_F32(amp_optimizer_loss_scale(&opt[1]), 65536.0f);
-                for (k = 0; k < 2; k++) {
-                    if (step < 2) CHECK(amp_optimizer_begin_step(&opt[k]));
-                    else CHECK_EQ_INT(begin_by(&opt[k], step), AMP_OK);
-                    if (step < 2) CHECK_EQ_INT(amp_optimizer_end_step(&opt[k]), AMP_OK);
-                }
-                CHECK_MEM(w[0], w[1], sizeof w[0]);
-                CHECK(step < 2 || w[0][0] != initial[0]);
-                CHECK_EQ_U64(amp_optimizer_gate(&opt[0])->step, 1);
-                for (k = 0; k < 2; k++) amp_optimizer_free(&opt[k]);
-            }
+TEST(unscaled_loss, "law 17: where nobody has asked for the loss scale, in one of four ways, no step begins, and "
+                    "nothing changes") {
+    int way;
+    for (way = 0; way < 4; way++) {
+        float              w[2] = {1, 2}, g[2] = {65536, 0};
+        char               why[AMP_PROBLEM_SIZE];
+        amp_optimizer_desc desc = {0};
+        amp_optimizer      opt;
+        desc.kind    = AMP_KIND_SGD;
+        desc.problem = why;
+        one_tensor(&opt, &desc, 2, w, g);
+        CHECK(amp_optimizer_gate(&opt)->skip == 0 && amp_optimizer_lr_ptr(&opt) && amp_optimizer_model(&opt, 0));
+        SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_BAD_STATE, "multiply it by amp_optimizer_loss_scale");
+        CHECK_EQ_F32(w[0], 1.0f);
+        ask_by(&opt, way);
+        *amp_optimizer_lr_ptr(&opt) = 0.5f;
+        SAYS(amp_optimizer_step_graph(&opt), AMP_OK, NULL);
+        CHECK_EQ_F32(w[0], 0.5f);
+        amp_optimizer_free(&opt);
+    }
 }
 
-typedef struct saved_bytes { size_t size, at; unsigned char bytes[1 << 15]; } saved_bytes;
-static bool put_bytes(void *user, const void *data, size_t num_bytes) {
-    saved_bytes *s = (saved_bytes *)user;
-    if (num_bytes > sizeof s->bytes - s->size) return false;
-    memcpy(s->bytes + s->size, data, num_bytes);
-    s->size += num_bytes;
-    return true;
-}
-static bool get_bytes(void *user, void *data, size_t num_bytes) {
-    saved_bytes *s = (saved_bytes *)user;
-    if (num_bytes > s->size - s->at) return false;
-    memcpy(data, s->bytes + s->at, num_bytes);
-    s->at += num_bytes;
-    return true;
-}
-
-TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environment or file need not ask; a preset is no "
-                    "scale, nor is a file whose scaler was disabled") {
-    enum { PLAIN, PRESET, ONE, NO_SCALE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, NONE, EMPTY, ENV_SCALE, ENV_BF16,
-           ENV_FP16, ENV_NO_SCALE, FILED, FILED_DISABLED, COUNT };
-    static const int refused[] = {PLAIN, PRESET, ENV_FP16, ENV_NO_SCALE, FILED_DISABLED};
+TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc or file need not ask; a preset is no "
+                    "scale, nor the default that AMP_DTYPE brings, nor is a file whose scaler was disabled") {
+    enum { PLAIN, PRESET, ONE, NO_SCALE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, NONE, EMPTY, ENV_BF16,
+           ENV_FP16, FILED, FILED_DISABLED, COUNT };
+    static const int refused[] = {PLAIN, PRESET, ENV_FP16, FILED_DISABLED};
     amp_scaler       shared;
     int              kind, way;
     for (kind = 0; kind < 2; kind++)
         for (way = 0; way < COUNT; way++) {
             float              w[2] = {1, 2}, g[2] = {0, 0};
-            static saved_bytes file;
+            static tape file;
             other_rank         other;
             amp_optimizer_desc desc;
             amp_optimizer      opt;
@@ -2723,23 +1891,20 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
                 if (way == refused[k]) want = AMP_ERROR_BAD_STATE;
             memset(&desc, 0, sizeof desc);
             memset(&other, 0, sizeof other);
-            memset(&file, 0, sizeof file);
+            file.size = file.at = 0;
             desc.kind = kind ? AMP_KIND_SGD : AMP_KIND_OWN;
             if (way == PRESET) desc.scaler.preset = AMP_PRESET_STATIC;
-            if (way == ONE || way == ENV_FP16) desc.scaler.preset = AMP_PRESET_STATIC, desc.scaler.init_scale = 1.0f;
-            if (way == NO_SCALE || way == ENV_NO_SCALE) desc.scaler.preset = AMP_PRESET_NONE;
+            if (way == ONE) desc.scaler.preset = AMP_PRESET_STATIC, desc.scaler.init_scale = 1.0f;
+            if (way == NO_SCALE || way == ENV_FP16) desc.scaler.preset = AMP_PRESET_NONE;
             if (way == GIVEN) desc.scaler.init_scale = 65536.0f;
             if (way == CAPPED) desc.scaler.max_scale = 1.0f;
             if (way == DISABLED || way == FILED_DISABLED) desc.scaler.disabled = 1;
             CHECK_EQ_INT(amp_scaler_init(&shared, NULL), AMP_OK);
             if (way == SHARED) desc.shared_scaler = &shared;
             if (way == REDUCED) meets(&desc, meet, &other);
-            if (way >= ENV_SCALE && way <= ENV_NO_SCALE) {
-                if (way == ENV_SCALE) setenv("AMP_LOSS_SCALE", "1024", 1);
-                else setenv("AMP_DTYPE", way == ENV_BF16 ? "bf16" : "fp16", 1);
-                desc.dtype = way == ENV_NO_SCALE ? AMP_F32 : AMP_BF16;
+            if (way == ENV_BF16 || way == ENV_FP16) {
+                setenv("AMP_DTYPE", way == ENV_BF16 ? "bf16" : "fp16", 1);
                 CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
-                unsetenv("AMP_LOSS_SCALE");
                 unsetenv("AMP_DTYPE");
             }
             if (way == NONE) {
@@ -2747,133 +1912,17 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
                 CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
             } else one_tensor(&opt, &desc, way == EMPTY ? 0 : 2, w, g);
             if (way >= FILED) {
-                CHECK_EQ_INT(amp_optimizer_save(&opt, put_bytes, &file), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_save(&opt, tape_write, &file), AMP_OK);
                 amp_optimizer_free(&opt);
                 desc.scaler.disabled = 0;
                 one_tensor(&opt, &desc, 2, w, g);
-                CHECK_EQ_INT(amp_optimizer_load(&opt, get_bytes, &file), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_load(&opt, tape_read, &file), AMP_OK);
             }
             CHECK_EQ_INT(step_result(&opt, 0.5f), want);
             (void)amp_optimizer_loss_scale_ptr(&opt);
             CHECK_EQ_INT(step_result(&opt, 0.5f), AMP_OK);
             amp_optimizer_free(&opt);
         }
-}
-
-TEST(no_gradients, "law 17: a step in which no gradient was registered is AMP_ERROR_BAD_STATE, "
-                   "unless there is nothing to learn, or another rank may") {
-    int kind, n, reduces, grad;
-    for (kind = 0; kind < NUM_KINDS; kind++)
-        for (n = 0; n < 2; n++)
-            for (reduces = 0; reduces < 2; reduces++)
-                for (grad = 0; grad < 2; grad++) {
-                    amp_optimizer_desc desc = kind_desc(kind);
-                    const int          bad  = n && !reduces && !grad;
-                    float              w[2] = {1.0f, 2.0f}, g[2] = {0.0f, 0.0f};
-                    char               why[AMP_PROBLEM_SIZE];
-                    other_rank         other;
-                    amp_optimizer      opt;
-                    amp_tensor         t;
-                    memset(&other, 0, sizeof other);
-                    memset(&t, 0, sizeof t);
-                    desc.problem = why;
-                    if (reduces) meets(&desc, meet, &other);
-                    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
-                    t.n          = n ? 2 : 0;
-                    t.weight     = w;
-                    t.grad_later = 1;
-                    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-                    t.n    = 0; /* one of no elements has nothing to learn from */
-                    t.grad = g;
-                    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-                    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-                    if (grad) CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, g), AMP_OK);
-                    CHECK_EQ_INT(step_result(&opt, 0.5f), bad ? AMP_ERROR_BAD_STATE : AMP_OK);
-                    CHECK_EQ_INT(bad, strstr(why, "gradient") != NULL);
-                    CHECK_EQ_INT(amp_optimizer_gate(&opt)->step, !bad);
-                    if (!grad) CHECK_EQ_F32(w[1], 2.0f);
-                    amp_optimizer_free(&opt);
-                }
-}
-
-TEST(grad_later, "contract: grad_later reserves what a gradient that rebind brings will need: the "
-                 "run is that of gradients which were there from the start") {
-    int kind, all, type;
-    for (kind = 0; kind < NUM_KINDS; kind++)
-        for (all = 0; all < 2; all++)
-            for (type = AMP_F32; type <= AMP_BF16; type++) {
-                amp_optimizer_desc desc = kind_desc(kind);
-                rig                r, later;
-                void              *grads[2];
-                int                step, i;
-                desc.unscale_in_place = all;
-                rig_begin(&r, 2);
-                rig_begin(&later, 2);
-                for (i = 0; i < 2; i++) {
-                    rig_tensor(&r, (size_t)i, 300, WEIGHT | GRAD, (amp_dtype)type, AMP_F32, 0);
-                    rig_tensor(&later, (size_t)i, 300, WEIGHT | GRAD, (amp_dtype)type, AMP_F32, 0);
-                    grads[i]                   = later.tensor[i].grad;
-                    later.tensor[i].grad       = NULL;
-                    later.tensor[i].grad_later = 1;
-                }
-                rig_prepare(&r, &desc);
-                rig_prepare(&later, &desc);
-                CHECK(amp_optimizer_grad(&later.opt, 0) == NULL);
-                CHECK_EQ_INT(step_result(&later.opt, 0.1f), AMP_ERROR_BAD_STATE);
-                if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&later.opt, NULL, grads), AMP_OK);
-                for (i = 0; i < 2; i++) {
-                    if (!all)
-                        CHECK_EQ_INT(amp_optimizer_rebind(&later.opt, i, NULL, grads[i]), AMP_OK);
-                    later.tensor[i].grad = grads[i];
-                }
-                for (step = 0; step < 4; step++) step_alike(&later, &r, (uint32_t)step);
-                rig_end(&r);
-                rig_end(&later);
-            }
-}
-
-TEST(stays_away, "contract: AMP_NO_GRAD in rebind or rebind_all leaves its tensor alone for the "
-                 "step: weight, moments and norm; it goes on when one comes; NULL changes nothing") {
-    int k;
-    for (k = 0; k < 2 * NUM_KINDS; k++) {
-        const int          kind = k / 2, all = k % 2;
-        amp_optimizer_desc desc = kind_desc(kind);
-        rig                r;
-        void              *grads[2];
-        float              before[40];
-        amp_grad_stats          stats;
-        rig_begin(&r, 2);
-        rig_tensor(&r, 0, 40, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-        rig_tensor(&r, 1, 40, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-        rig_prepare(&r, &desc);
-        fill_grads(&r, 1, 65536.0f);
-        CHECK(rig_step(&r, 0.1f));
-        memcpy(before, r.tensor[1].weight, sizeof before);
-        memset(r.tensor[0].grad, 0, 160);
-        store(r.tensor[0].grad, AMP_F32, 7, 3.0f * 65536.0f);
-        store_bits(r.tensor[1].grad, AMP_F32, 7, 0x7f800000u); /* not looked at */
-        grads[0] = NULL;
-        grads[1] = AMP_NO_GRAD;
-        if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_OK);
-        else CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 1, NULL, grads[1]), AMP_OK);
-        CHECK(amp_optimizer_grad(&r.opt, 1) == NULL);
-        grads[1] = NULL; /* it stays away */
-        if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_OK);
-        else CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 1, NULL, NULL), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_grad(&r.opt, 0) != NULL, kind == 0);
-        CHECK_EQ_INT(step_result(&r.opt, 0.1f), AMP_OK);
-        CHECK_EQ_INT(status_of(&r).did_step, 1);
-        CHECK_EQ_F64(status_of(&r).norm, 3.0);
-        CHECK_MEM(before, r.tensor[1].weight, sizeof before);
-        CHECK_EQ_INT(amp_optimizer_stats(&r.opt, 1, &stats), AMP_OK);
-        CHECK_EQ_U64(stats.zeros + stats.nonfinite, 0);
-        grads[1] = r.tensor[1].grad;
-        CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_OK);
-        fill_grads(&r, 2, 65536.0f);
-        CHECK(rig_step(&r, 0.1f));
-        CHECK(memcmp(before, r.tensor[1].weight, sizeof before) != 0);
-        rig_end(&r);
-    }
 }
 
 TEST(rebind_all_errors, "contract: rebind_all changes all or nothing, and problem names the tensor") {
@@ -2914,259 +1963,59 @@ TEST(rebind_all_errors, "contract: rebind_all changes all or nothing, and proble
     rig_end(&r);
 }
 
-TEST(unscale_once, "law 16: the gradients of a step are unscaled once: again is an error, and "
-                   "divides nothing") {
-    int in_place, begin;
-    for (in_place = 0; in_place < 2; in_place++)
-        for (begin = 0; begin < 2; begin++) {
-            amp_optimizer_desc desc = kind_desc(0);
-            float              once[20], scaled;
-            rig                r;
-            desc.unscale_in_place = in_place;
-            rig_single(&r, &desc, 20, AMP_F32);
-            fill_grads(&r, 3, 65536.0f);
-            scaled = load(r.tensor[0].grad, AMP_F32, 7);
-            if (begin) {
-                CHECK(amp_optimizer_begin_step(&r.opt));
-            } else {
-                CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK);
-                CHECK_EQ_INT(amp_optimizer_unscale(&r.opt), AMP_OK);
-            }
-            memcpy(once, amp_optimizer_grad(&r.opt, 0), sizeof once);
-            CHECK_EQ_F32(once[7], f_mul(scaled, amp_optimizer_gate(&r.opt)->inv_scale));
-            CHECK_EQ_INT(amp_optimizer_unscale(&r.opt), AMP_ERROR_BAD_STATE);
-            CHECK_MEM(once, amp_optimizer_grad(&r.opt, 0), sizeof once);
-            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_unscale(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
-            rig_end(&r);
-        }
-}
-
-/* Darknet's loop: gradients are added to a buffer that still holds momentum times the last ones. */
-TEST(carry, "law 14: with amp_optimizer_carry a buffer that carries momentum trains as in fp32, bit "
-            "for bit, while the scale grows and overflows are planted") {
-    enum { N = 37, STEPS = 120 };
+/* Darknet's loop: gradients are added to a buffer that still holds momentum times the last ones.
+   By a scaler alone the unscaled ones have a buffer of the caller's, as recipe g says. */
+TEST(carry, "law 14: a buffer that carries momentum, written anew from amp_optimizer_grad behind each step, trains "
+            "as in fp32, bit for bit, while the scale grows and overflows are planted") {
+    enum { N = 37, STEPS = 120, OWN, SHARED, ALONE };
     static const float lr = 0.05f, momentum = 0.875f;
-    int                shared;
-    for (shared = 0; shared < 2; shared++) {
+    int                how;
+    for (how = OWN; how <= ALONE; how++) {
         amp_optimizer_desc desc = kind_desc(0);
         amp_scaler         s;
-        float              w[N], u[N];
+        float              w[N], u[N], buffer[N];
         uint32_t           step, j, overflows = 0;
         rig                r;
         desc.scaler.growth_interval = 7;
         desc.scaler.init_scale      = 1024.0f;
         desc.scaler.max_scale       = 65536.0f;
         CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
-        if (shared) desc.shared_scaler = &s;
+        if (how == SHARED) desc.shared_scaler = &s;
         rig_single(&r, &desc, N, AMP_F32);
         memcpy(w, r.tensor[0].weight, sizeof w);
         memset(u, 0, sizeof u);
+        memset(buffer, 0, sizeof buffer);
         memset(r.tensor[0].grad, 0, sizeof u);
         for (step = 0; step < STEPS; step++) {
-            float      *g     = (float *)r.tensor[0].grad;
-            const float scale = amp_optimizer_loss_scale(&r.opt);
-            const int   bad   = step % 11 == 4 || step == 0;
+            float       *g     = (float *)r.tensor[0].grad;
+            const float *last  = how == ALONE ? buffer : amp_optimizer_grad(&r.opt, 0);
+            float        scale = how == ALONE ? s.scale : amp_optimizer_loss_scale(&r.opt);
+            const int    bad   = step % 11 == 4 || step == 0;
             for (j = 0; j < N; j++) g[j] = f_add(g[j], f_mul(value(step, 3, j), scale));
             if (bad) store_bits(g, AMP_F32, step % N, patterns[AMP_F32][step % NUM_NONFINITE]);
-            CHECK_EQ_INT(amp_optimizer_begin_step(&r.opt), !bad);
-            if (!bad)
-                for (j = 0; j < N; j++) {
-                    r.tensor[0].weight[j] = f_sub(r.tensor[0].weight[j],
-                                                  f_mul(lr, amp_optimizer_grad(&r.opt, 0)[j]));
-                    u[j] = f_add(f_mul(momentum, u[j]), value(step, 3, j));
-                    w[j] = f_sub(w[j], f_mul(lr, u[j]));
-                }
-            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-            if (shared) CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_carry(&r.opt, momentum), AMP_OK);
+            if (how != ALONE) CHECK_EQ_INT(amp_optimizer_begin_step(&r.opt), !bad);
+            else {
+                CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, g, AMP_F32, N), AMP_OK);
+                CHECK_EQ_INT(s.found_inf != 0, bad);
+                if (!bad) CHECK_EQ_INT(amp_scaler_unscale(&s, buffer, g, AMP_F32, N), AMP_OK);
+            }
+            for (j = 0; j < N && !bad; j++) {
+                r.tensor[0].weight[j] = f_sub(r.tensor[0].weight[j], f_mul(lr, last[j]));
+                u[j] = f_add(f_mul(momentum, u[j]), value(step, 3, j));
+                w[j] = f_sub(w[j], f_mul(lr, u[j]));
+            }
+            if (how != ALONE) CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+            if (how != OWN) CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+            scale = how == ALONE ? s.scale : amp_optimizer_loss_scale(&r.opt);
+            for (j = 0; j < N; j++) g[j] = f_mul(last[j], f_mul(momentum, scale));
             CHECK_MEM(w, r.tensor[0].weight, sizeof w);
             overflows += (uint32_t)bad;
         }
-        CHECK_EQ_U64(status_of(&r).skipped, overflows);
-        CHECK(amp_optimizer_scaler(&r.opt)->growths > 5);
-        CHECK(amp_optimizer_scaler(&r.opt)->backoffs > 5);
+        if (how == OWN) s = *amp_optimizer_scaler(&r.opt);
+        if (how != ALONE) CHECK_EQ_U64(status_of(&r).skipped, overflows);
+        CHECK(s.growths > 5 && s.backoffs > 5);
         rig_end(&r);
     }
-}
-
-/* The same by a scaler alone, as a session has one. */
-TEST(carry_by_scaler, "manual: a buffer that carries momentum is checked, unscaled to another one, and written anew after "
-                      "each update: it trains as in fp32, bit for bit; unscaled in place, it does not") {
-    enum { N = 37, STEPS = 120 };
-    static const float lr = 0.05f, momentum = 0.875f;
-    amp_scaler_desc    desc;
-    int                in_place;
-    memset(&desc, 0, sizeof desc);
-    desc.growth_interval = 7;
-    desc.init_scale      = 1024.0f;
-    desc.max_scale       = 65536.0f;
-    for (in_place = 0; in_place < 2; in_place++) {
-        amp_scaler s;
-        float      w[2][N] = {{0}}, u[N] = {0}, g[N] = {0}, unscaled[N] = {0};
-        uint32_t   step, j;
-        CHECK_EQ_INT(amp_scaler_init(&s, &desc), AMP_OK);
-        for (step = 0; step < STEPS; step++) {
-            const int bad = step % 11 == 4 && !in_place;
-            for (j = 0; j < N; j++) g[j] = f_add(g[j], f_mul(value(step, 3, j), s.scale));
-            if (bad) store_bits(g, AMP_F32, step % N, patterns[AMP_F32][step % NUM_NONFINITE]);
-            if (in_place) CHECK_EQ_INT(amp_scaler_unscale(&s, g, g, AMP_F32, N), AMP_OK);
-            else CHECK_EQ_INT(amp_scaler_check(&s, g, AMP_F32, N), AMP_OK);
-            CHECK_EQ_INT(s.found_inf != 0, bad);
-            if (!bad && !in_place) CHECK_EQ_INT(amp_scaler_unscale(&s, unscaled, g, AMP_F32, N), AMP_OK);
-            for (j = 0; j < N && !bad; j++) {
-                u[j]    = f_add(f_mul(momentum, u[j]), value(step, 3, j));
-                w[0][j] = f_sub(w[0][j], f_mul(lr, u[j]));
-                w[1][j] = f_sub(w[1][j], f_mul(lr, in_place ? g[j] : unscaled[j]));
-            }
-            CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-            for (j = 0; j < N; j++)
-                g[j] = in_place ? f_mul(momentum, g[j]) : f_mul(unscaled[j], f_mul(momentum, s.scale));
-        }
-        CHECK_EQ_INT(memcmp(w[0], w[1], sizeof w[0]) != 0, in_place);
-        CHECK(s.growths > 5 && (s.backoffs > 5 || in_place));
-    }
-}
-
-TEST(carry_errors, "law 14: carry is for optimizers of your own with a buffer, between steps, and a "
-                   "momentum that is a number") {
-    static saved_bytes saved;
-    amp_optimizer_desc desc = kind_desc(0);
-    rig                r;
-    CHECK_EQ_INT(amp_optimizer_carry(NULL, 0.5f), AMP_ERROR_INVALID_ARGUMENT);
-    rig_single(&r, &desc, 4, AMP_F16);
-    memset(r.tensor[0].grad, 0, 8);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, from_bits(0x7fc00000u)), AMP_ERROR_INVALID_CONFIG);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, -1.0f), AMP_ERROR_INVALID_CONFIG);
-    CHECK(amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_STEP_OPEN);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_save(&r.opt, put_bytes, &saved), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK); /* the gate's way, without unscale */
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_BAD_STATE);
-    /* a load brings back what was saved, and the caller amp_optimizer_grad */
-    CHECK_EQ_INT(amp_optimizer_load(&r.opt, get_bytes, &saved), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_OK);
-    rig_end(&r);
-    desc.unscale_in_place = 1;
-    rig_single(&r, &desc, 4, AMP_F32);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_UNSUPPORTED);
-    rig_end(&r);
-    desc = kind_desc(3);
-    rig_single(&r, &desc, 4, AMP_F32);
-    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_UNSUPPORTED);
-    rig_end(&r);
-}
-
-TEST(missed_updates, "law 17: an update of a shared scaler that was forgotten is counted, by every "
-                     "optimizer that steps without one; the steps go on") {
-    int kind, disabled;
-    for (kind = 0; kind < NUM_KINDS; kind++)
-        for (disabled = 0; disabled < 2; disabled++) {
-            amp_optimizer_desc desc = kind_desc(kind);
-            amp_scaler         s;
-            rig                r;
-            int                step;
-            desc.scaler.disabled = disabled;
-            CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
-            desc.shared_scaler = &s;
-            rig_single(&r, &desc, 8, AMP_F32);
-            for (step = 0; step < 6; step++) {
-                fill_grads(&r, (uint32_t)step, disabled ? 1.0f : 65536.0f);
-                CHECK(rig_step(&r, 0.1f));
-                CHECK_EQ_U64(status_of(&r).missed_updates,
-                             disabled || step < 3 ? 0 : step < 5 ? step - 2 : 2);
-                if (step < 2 || step > 3) CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
-            }
-            rig_end(&r);
-        }
-}
-
-/* The floats of moment k of tensor i, or NULL where it has none. */
-static float *moment_in(const amp_optimizer *opt, int i, int k, float *room) {
-    return opt->plan->host_slots[i].moment[k].data ? room : NULL;
-}
-
-/* In next: the tensor's weight as it is now, two halves of it if flat; moments and step count. */
-static void hand_over(const rig *r, amp_optimizer *next, amp_optimizer_desc desc, float *w, float *g, int flat) {
-    enum { FIRST = 1027 };
-    const size_t n = r->tensor[0].n;
-    float       *m = (float *)malloc(n * 4), *v = (float *)malloc(n * 4);
-    amp_tensor   t, parts[2];
-    amp_status   status;
-    amp_result   result;
-    size_t       at = 0;
-    int          k;
-    memset(&t, 0, sizeof t);
-    memset(parts, 0, sizeof parts);
-    t.n        = n;
-    t.weight   = w;
-    t.grad     = g;
-    parts[0].n = FIRST;
-    parts[1].n = n - FIRST;
-    memcpy(w, r->tensor[0].weight, n * 4);
-    CHECK_EQ_INT(amp_optimizer_status(&r->opt, &status), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_moments(&r->opt, 0, moment_in(&r->opt, 0, 0, m), moment_in(&r->opt, 0, 1, v)), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_init(next, &desc), AMP_OK);
-    if (flat) CHECK_EQ_INT(amp_optimizer_add_flat(next, &t, parts, 2), AMP_OK);
-    else CHECK_EQ_INT(amp_optimizer_add(next, &t), AMP_OK);
-    CHECK_EQ_INT(prepare_scaled(next), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_set_steps(next, status.steps, 0), AMP_OK);
-    CHECK_EQ_U64(amp_optimizer_gate(next)->step, status.steps);
-    for (k = 0; k < 1 + flat; at += parts[k++].n) {
-        enter();
-        result = amp_optimizer_set_moments(next, k, moment_in(next, k, 0, m + at), moment_in(next, k, 1, v + at));
-        leave();
-        CHECK_EQ_INT(result, AMP_OK);
-    }
-    free(m);
-    free(v);
-}
-
-TEST(handed_over, "contract: amp_optimizer_set_steps and _set_moments continue a run of another program: its steps "
-                  "have the same bits, with moments of fp32 and bf16, of all kinds, also where subnormals count as 0") {
-    enum { N = 2055 };
-    static const amp_storage fewer = {AMP_FORMAT_F32, AMP_FORMAT_BF16};
-    static float             w[N], g[N], out[2][N], next_out[2][N];
-    int                      kind, way;
-    for (kind = 1; kind <= NUM_KINDS; kind++)
-        for (way = 0; way < 8; way++) {
-            amp_optimizer_desc desc = kind_desc(kind);
-            amp_optimizer      next;
-            rig                r;
-            int                step, k;
-            if ((way & 3) == 3) continue; /* in another tensor random bits are others */
-            if (kind == NUM_KINDS) desc.kind = AMP_KIND_LION;
-            if (way & 2) desc.storage = &fewer;
-            desc.seed   = 17;
-            environment = FP_IEEE | (way & 4 ? FP_FTZ | FP_DAZ : 0u);
-            rig_single(&r, &desc, N, AMP_F32);
-            for (step = 0; step < 6; step++) {
-                fill_grads(&r, (uint32_t)step, step == 2 ? 1e-30f : 65536.0f);
-                if (step == 3) hand_over(&r, &next, desc, w, g, way & 1);
-                memcpy(g, r.tensor[0].grad, sizeof g);
-                CHECK(rig_step(&r, 0.1f));
-                if (step < 3) continue;
-                CHECK_EQ_INT(step_result(&next, 0.1f), AMP_OK);
-                CHECK_MEM(w, r.tensor[0].weight, sizeof w);
-                CHECK_EQ_U64(amp_optimizer_gate(&next)->step, (uint64_t)step + 1);
-            }
-            for (k = 0; k < 2; k++) {
-                const size_t at = way & 1 ? 1027 : 0;
-                if (!moment_in(&next, 0, k, w)) continue;
-                CHECK_EQ_INT(amp_optimizer_moments(&r.opt, 0, k ? NULL : out[0], k ? out[1] : NULL), AMP_OK);
-                CHECK_EQ_INT(amp_optimizer_moments(&next, 0, k ? NULL : next_out[0], k ? next_out[1] : NULL), AMP_OK);
-                if (at)
-                    CHECK_EQ_INT(amp_optimizer_moments(&next, 1, k ? NULL : next_out[0] + at, k ? next_out[1] + at : NULL),
-                                 AMP_OK);
-                CHECK_MEM(out[k], next_out[k], sizeof out[k]);
-            }
-            amp_optimizer_free(&next);
-            rig_end(&r);
-        }
-    environment = FP_IEEE;
 }
 
 static void told(amp_optimizer_desc *d, const char *field, const char *value_text) {
@@ -3317,64 +2166,6 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     amp_optimizer_free(&opt);
 }
 
-TEST(skips_in_a_row, "manual: status says how many steps were skipped in a row, in every preset, and that a run is "
-                     "stuck after 40; a step that is taken ends the row") {
-    int preset, disabled, k;
-    for (preset = 0; preset <= (int)AMP_PRESET_MXNET; preset++)
-        for (disabled = 0; disabled < 2; disabled++) {
-            amp_optimizer_desc d = {0};
-            amp_status         status;
-            rig                r;
-            d.kind            = AMP_KIND_SGD;
-            d.scaler.preset   = (amp_preset)preset;
-            d.scaler.disabled = disabled;
-            rig_single(&r, &d, 5, AMP_F32);
-            for (k = 1; k <= 45; k++) {
-                ((float *)r.tensor[0].grad)[3] = from_bits(k == 3 ? 0 : 0x7f800000u);
-                CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.0f), AMP_OK);
-                status = status_of(&r);
-                CHECK_EQ_U64(status.skipped_in_a_row, disabled || k == 3 ? 0 : k < 3 ? k : k - 3);
-                if (k - 3 >= 40 && !disabled) CHECK_EQ_U32(status.stuck, 1);
-                else if (preset == (int)AMP_PRESET_STATIC || preset == (int)AMP_PRESET_NONE || disabled) CHECK_EQ_U32(status.stuck, 0);
-            }
-            ((float *)r.tensor[0].grad)[3] = 0.0f;
-            CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.0f), AMP_OK);
-            status = status_of(&r);
-            CHECK_EQ_U64(status.skipped_in_a_row, 0);
-            CHECK_EQ_U32(status.stuck, amp_optimizer_scaler(&r.opt)->stuck);
-            rig_end(&r);
-        }
-}
-
-TEST(counts_without_scaler, "manual: good is updates without found_inf where the scaler is disabled, too: good + 1 is "
-                            "the step") {
-    amp_optimizer_desc d = {0};
-    rig                r;
-    int                k, kind;
-    for (kind = 0; kind < NUM_KINDS; kind++) {
-        d                 = kind_desc(kind);
-        d.scaler.disabled = 1;
-        rig_single(&r, &d, 5, AMP_F32);
-        for (k = 0; k < 4; k++) {
-            fill_grads(&r, (uint32_t)k, 1.0f);
-            if (k == 2) ((float *)r.tensor[0].grad)[3] = from_bits(0x7f800000u); /* is stepped on */
-            rig_step(&r, 0.0f);
-            CHECK_EQ_U64(amp_optimizer_scaler(&r.opt)->good, k + 1);
-            CHECK_EQ_U64(amp_optimizer_scaler(&r.opt)->skipped, 0);
-            CHECK_EQ_U64(status_of(&r).steps, k + 1);
-            CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1.0f);
-        }
-        rig_end(&r);
-    }
-}
-
-/* Of a call that is refused: is problem this sentence, or has it these words? */
-#define SAYS(call, result, words)                                              \
-    do {                                                                       \
-        CHECK_EQ_INT((call), result);                                          \
-        if (!strstr(why, words)) test_fail(__FILE__, __LINE__, words, why);    \
-    } while (0)
-
 TEST(missing_calls, "law 16: begin_step before prepare, or after a step that was not ended, says which call is missing, "
                     "and end_step says it again; each wrong call has one sentence of its own") {
     float              w[4] = {1, 2, 3, 4}, g[4] = {0, 0, 0, 0};
@@ -3411,55 +2202,11 @@ TEST(missing_calls, "law 16: begin_step before prepare, or after a step that was
     CHECK_EQ_INT(why[0], 0);
     CHECK_EQ_INT(amp_optimizer_check(&opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
-    SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_BAD_STATE, "call amp_optimizer_unscale after");
     SAYS(amp_optimizer_step(&opt, 1.0f), AMP_ERROR_UNSUPPORTED,
          "desc.kind is AMP_KIND_OWN: call amp_optimizer_begin_step, or set AMP_KIND_ADAMW");
     SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_UNSUPPORTED, "desc.kind is AMP_KIND_OWN: call amp_optimizer_begin");
     amp_optimizer_free(&opt);
 }
-
-TEST(retold, "promises: what begin_step has told is told by end_step, whatever was called in between, and once; a step that "
-             "ends well empties desc.problem") {
-    float              w[4] = {1, 2, 3, 4}, g[4] = {0, 0, 0, 0};
-    void              *none[1] = {AMP_NO_GRAD}, *back[1];
-    char               why[AMP_PROBLEM_SIZE];
-    amp_optimizer_desc d = {0};
-    amp_optimizer      opt;
-    amp_tensor         t = {0};
-    amp_status         status;
-    d.problem = why;
-    t.n = 4, t.weight = w, t.grad = g;
-    back[0] = g;
-    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_OK);
-    CHECK(!amp_optimizer_begin_step(&opt));
-    SAYS(amp_optimizer_stats(&opt, 9, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
-    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE, "bring one by amp_optimizer_rebind");
-    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_STEP_NOT_OPEN, "call amp_optimizer_begin_step");
-    CHECK(!amp_optimizer_begin_step(&opt));
-    CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
-    CHECK_EQ_INT(why[0], 0);
-    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE, "bring one by amp_optimizer_rebind");
-    CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, back), AMP_OK);
-    CHECK(amp_optimizer_begin_step(&opt));
-    SAYS(amp_optimizer_stats(&opt, 9, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
-    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
-    CHECK_EQ_INT(why[0], 0);
-    amp_optimizer_free(&opt);
-}
-
-/* A call with an older text in problem: its result, and what is there then (NULL: any text). */
-#define TOLD(call, result, words)                                                            \
-    do {                                                                                     \
-        const char *const wanted_ = words;                                                   \
-        strcpy(why, "an older text");                                                        \
-        CHECK_EQ_INT((call), result);                                                        \
-        if (wanted_ ? !(result == AMP_OK ? !why[0] : strstr(why, wanted_) != NULL)           \
-                    : !why[0] || strcmp(why, "an older text") == 0)                          \
-            test_fail(__FILE__, __LINE__, #call, why);                                       \
-    } while (0)
 
 static bool refuse_bytes(void *user, const void *data, size_t num_bytes) { return user && !data && num_bytes == 1; }
 static bool refuse_read(void *user, void *data, size_t num_bytes) { return user && !data && num_bytes == 1; }
@@ -3506,36 +2253,36 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 0, m, NULL), AMP_ERROR_NOT_PREPARED);
         amp_optimizer_free(&opt);
         begin_moments(&opt, &desc, w, g);
-        TOLD(amp_optimizer_set_steps(&opt, 3, UINT64_MAX), AMP_ERROR_INVALID_CONFIG,
+        SAYS(amp_optimizer_set_steps(&opt, 3, UINT64_MAX), AMP_ERROR_INVALID_CONFIG,
              "skipped is 18446744073709551615, and must be less than 2^63");
-        TOLD(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK, "");
-        TOLD(amp_optimizer_moments(&opt, 4, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 4");
-        TOLD(amp_optimizer_set_moments(&opt, 4, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 4");
-        TOLD(amp_optimizer_moments(&opt, 3, m, NULL), AMP_ERROR_UNSUPPORTED, "tensor 3 (frozen): it has no such moment");
-        TOLD(amp_optimizer_set_moments(&opt, 3, m, NULL), AMP_ERROR_UNSUPPORTED, "tensor 3 (frozen): it has no such moment");
-        TOLD(amp_optimizer_set_moments(&opt, 3, NULL, m), AMP_ERROR_UNSUPPORTED, "tensor 3 (frozen): it has no such moment");
+        SAYS(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK, NULL);
+        SAYS(amp_optimizer_moments(&opt, 4, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 4");
+        SAYS(amp_optimizer_set_moments(&opt, 4, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 4");
+        SAYS(amp_optimizer_moments(&opt, 3, m, NULL), AMP_ERROR_UNSUPPORTED, "tensor 3 (frozen): it has no such moment");
+        SAYS(amp_optimizer_set_moments(&opt, 3, m, NULL), AMP_ERROR_UNSUPPORTED, "tensor 3 (frozen): it has no such moment");
+        SAYS(amp_optimizer_set_moments(&opt, 3, NULL, m), AMP_ERROR_UNSUPPORTED, "tensor 3 (frozen): it has no such moment");
         CHECK_EQ_INT(amp_optimizer_moments(&opt, 3, NULL, NULL), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 3, NULL, NULL), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_moments(&opt, 1, NULL, NULL), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 0, NULL, NULL), AMP_OK);
-        if (!two) TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_UNSUPPORTED, "tensor 1 (first): it has no such");
-        if (!one && !two) TOLD(amp_optimizer_set_moments(&opt, 1, m, NULL), AMP_ERROR_UNSUPPORTED, "it has no such moment");
+        if (!two) SAYS(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_UNSUPPORTED, "tensor 1 (first): it has no such");
+        if (!one && !two) SAYS(amp_optimizer_set_moments(&opt, 1, m, NULL), AMP_ERROR_UNSUPPORTED, "it has no such moment");
         if (one || two)
-            TOLD(amp_optimizer_set_moments(&opt, 1, NULL, two ? m : NULL), AMP_ERROR_INVALID_ARGUMENT,
+            SAYS(amp_optimizer_set_moments(&opt, 1, NULL, two ? m : NULL), AMP_ERROR_INVALID_ARGUMENT,
                  "tensor 1 (first): first is NULL");
         if (two)
-            TOLD(amp_optimizer_set_moments(&opt, 1, m, NULL), AMP_ERROR_INVALID_ARGUMENT,
+            SAYS(amp_optimizer_set_moments(&opt, 1, m, NULL), AMP_ERROR_INVALID_ARGUMENT,
                  "tensor 1 (first): second is NULL");
         if (one || two) {
             CHECK_EQ_INT(amp_optimizer_moments(&opt, 1, got, NULL), AMP_OK);
             CHECK(got[0] >= 0.0f && got[0] <= 0.0f);
-            TOLD(amp_optimizer_set_moments(&opt, 1, m, two ? m : NULL), AMP_OK, "");
+            SAYS(amp_optimizer_set_moments(&opt, 1, m, two ? m : NULL), AMP_OK, "");
             CHECK_EQ_INT(amp_optimizer_moments(&opt, 1, got, NULL), AMP_OK);
             CHECK_MEM(got, m, sizeof m);
         }
         if (!kind) {
             CHECK(amp_optimizer_begin_step(&opt));
-            TOLD(amp_optimizer_set_moments(&opt, 1, NULL, NULL), AMP_ERROR_STEP_OPEN, NULL);
+            SAYS(amp_optimizer_set_moments(&opt, 1, NULL, NULL), AMP_ERROR_STEP_OPEN, NULL);
             CHECK_EQ_INT(amp_optimizer_moments(&opt, 1, NULL, NULL), AMP_OK);
         }
         amp_optimizer_free(&opt);
@@ -3544,81 +2291,58 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         begin_moments(&opt, &desc, w, g);
         CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
         m[0] = 0.3f;
-        TOLD(amp_optimizer_set_moments(&opt, 1, m, two ? m : NULL), AMP_ERROR_UNSUPPORTED, "tensor 1 (first): moments of 8 bits");
+        SAYS(amp_optimizer_set_moments(&opt, 1, m, two ? m : NULL), AMP_ERROR_UNSUPPORTED, "tensor 1 (first): moments of 8 bits");
         CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 3, NULL, NULL), AMP_OK);
         amp_optimizer_free(&opt);
     }
 }
 
-TEST(moments_forgotten, "law 17: after amp_optimizer_set_steps AdamW takes no step until each tensor that learns has its moments, by a "
-                        "call or a state; moments of no step are refused; other kinds go on") {
-    static saved_bytes file;
+TEST(set_steps, "law 17: after amp_optimizer_set_steps AdamW takes no step until each tensor that learns has its moments, by a "
+                "call or a state; moments of no step are refused, unless they are zeros") {
+    static tape        file;
     static const float zeros[2] = {0.0f, -0.0f};
     float              w[4][2] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}}, g[2] = {0, 0}, m[2] = {5, 6};
     char               why[AMP_PROBLEM_SIZE];
     amp_optimizer_desc desc = kind_desc(1);
     amp_optimizer      opt;
     amp_status         status;
-    int                kind, way;
     desc.problem = why;
-    for (way = 0; way < 3; way++) {
-        begin_moments(&opt, &desc, w, g);
-        CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, zeros, zeros), AMP_OK); /* too early to count */
-        CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 2), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
-        CHECK(status.steps == 3 && status.skipped == 2 && !status.skipped_in_a_row);
-        TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first): after amp_optimizer_set_steps");
-        CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.1f), AMP_OK);
-        TOLD(amp_optimizer_step_graph(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_moments, or load");
-        if (way) {
-            CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, m, m), AMP_OK);
-            TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 2 (second): after amp_optimizer_set_steps");
-            CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 2, m, m), AMP_OK);
-        } else {
-            memset(&file, 0, sizeof file);
-            CHECK_EQ_INT(amp_optimizer_save(&opt, put_bytes, &file), AMP_OK); /* as it is */
-            TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first)");
-            CHECK_EQ_INT(amp_optimizer_load(&opt, get_bytes, &file), AMP_OK);
-            TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first)"); /* still */
-            CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, m, m), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 2, m, m), AMP_OK);
-        }
-        CHECK_EQ_INT(way == 1 ? amp_optimizer_step_graph(&opt) : amp_optimizer_step(&opt, 0.1f), AMP_OK);
-        CHECK_EQ_U64(amp_optimizer_gate(&opt)->step, 4);
-        CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 0, 0), AMP_OK); /* and again from the beginning */
-        TOLD(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first)");
-        CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, zeros, zeros), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 2, zeros, zeros), AMP_OK);
-        TOLD(amp_optimizer_step(&opt, 0.1f), AMP_OK, "");
-        amp_optimizer_free(&opt);
-        begin_moments(&opt, &desc, w, g);
-        TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_INVALID_CONFIG,
-             "tensor 1 (first): these moments are of no step: call amp_optimizer_set_steps");
-        TOLD(amp_optimizer_set_moments(&opt, 1, zeros, m), AMP_ERROR_INVALID_CONFIG, "tensor 1 (first): these moments");
-        if (way) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.1f), AMP_OK);
-        else file.at = 0, CHECK_EQ_INT(amp_optimizer_load(&opt, get_bytes, &file), AMP_OK);
-        TOLD(amp_optimizer_set_moments(&opt, 1, m, m), AMP_OK, "");
-        amp_optimizer_free(&opt);
-    }
-    for (kind = 2; kind <= NUM_KINDS; kind++) {
-        desc            = kind_desc(kind);
-        desc.problem    = why;
-        if (kind == NUM_KINDS) desc.kind = AMP_KIND_LION;
-        begin_moments(&opt, &desc, w, g);
-        CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
-        TOLD(amp_optimizer_step(&opt, 0.1f), AMP_OK, "");
-        amp_optimizer_free(&opt);
-        begin_moments(&opt, &desc, w, g);
-        if (kind > 2) TOLD(amp_optimizer_set_moments(&opt, 1, m, NULL), AMP_OK, "");
-        amp_optimizer_free(&opt);
-    }
+    begin_moments(&opt, &desc, w, g);
+    SAYS(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_INVALID_CONFIG,
+         "tensor 1 (first): these moments are of no step: call amp_optimizer_set_steps");
+    SAYS(amp_optimizer_set_moments(&opt, 1, zeros, zeros), AMP_OK, NULL); /* too early to count */
+    SAYS(amp_optimizer_set_steps(&opt, 3, 2), AMP_OK, NULL);
+    CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+    CHECK(status.steps == 3 && status.skipped == 2 && !status.skipped_in_a_row);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first): after amp_optimizer_set_steps");
+    CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.1f), AMP_OK);
+    SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_moments, or load");
+    CHECK_EQ_INT(amp_optimizer_save(&opt, tape_write, &file), AMP_OK); /* as it is */
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, m, m), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 2 (second)");
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 2, m, m), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_OK, NULL);
+    CHECK_EQ_U64(amp_optimizer_gate(&opt)->step, 4);
+    SAYS(amp_optimizer_set_steps(&opt, 0, 0), AMP_OK, NULL); /* and again from the beginning */
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first)");
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, zeros, zeros), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 2, zeros, zeros), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_OK, NULL);
+    CHECK_EQ_INT(amp_optimizer_load(&opt, tape_read, &file), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first)"); /* still */
+    amp_optimizer_free(&opt);
+    desc.kind = AMP_KIND_SGD; /* whose moments may begin as zeros */
+    begin_moments(&opt, &desc, w, g);
+    CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_OK, NULL);
+    amp_optimizer_free(&opt);
 }
 
 TEST(every_call_tells, "promises: each call that returns an amp_result writes desc.problem: what was wrong, or an empty text; "
                        "arguments that are NULL by name, and what a result alone says in its words") {
     float              w[4] = {1, 2, 3, 4}, g[4] = {1, 1, 1, 1}, m[4];
     char               why[AMP_PROBLEM_SIZE];
-    amp_report_desc    watch = {0, 0.0f, 0.0f};
+    amp_report_desc    watch = {0};
     amp_optimizer_desc d = {0}, bare = {0};
     amp_optimizer      opt, poor;
     amp_tensor         t = {0};
@@ -3629,71 +2353,70 @@ TEST(every_call_tells, "promises: each call that returns an amp_result writes de
     amp_iteration      history[2];
     amp_scaler         s;
     size_t             count = 2;
-    static saved_bytes file;
-    memset(&file, 0, sizeof file);
+    static tape file;
+    file.size = file.at = 0;
     d.problem = why, d.kind = AMP_KIND_SGD, d.momentum = 0.5, d.report = &watch;
     d.scaler.preset = AMP_PRESET_NONE, d.scaler.problem = why;
     t.n = 4, t.weight = w, t.grad = g, t.name = "w";
-    TOLD(amp_scaler_init(&s, &d.scaler), AMP_OK, "");
-    TOLD(amp_scaler_init(NULL, &d.scaler), AMP_ERROR_INVALID_ARGUMENT, "s is NULL");
+    SAYS(amp_scaler_init(&s, &d.scaler), AMP_OK, "");
+    SAYS(amp_scaler_init(NULL, &d.scaler), AMP_ERROR_INVALID_ARGUMENT, "s is NULL");
     d.scaler.problem = NULL;
-    TOLD(amp_optimizer_init(NULL, &d), AMP_ERROR_INVALID_ARGUMENT, "opt is NULL");
-    TOLD(amp_optimizer_init(&opt, &d), AMP_OK, "");
-    TOLD(amp_optimizer_add(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "tensor is NULL");
-    TOLD(amp_optimizer_add_flat(&opt, NULL, &t, 1), AMP_ERROR_INVALID_ARGUMENT, "whole is NULL");
-    TOLD(amp_optimizer_add_flat(&opt, &t, NULL, 1), AMP_ERROR_INVALID_ARGUMENT, "tensors is NULL");
-    TOLD(amp_optimizer_add_flat(&opt, &t, &t, SIZE_MAX), AMP_ERROR_TOO_LARGE, NULL);
-    TOLD(amp_optimizer_status(&opt, &status), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
-    TOLD(amp_optimizer_report(&opt, &report), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
-    TOLD(amp_optimizer_add(&opt, &t), AMP_OK, "");
-    TOLD(amp_optimizer_stats(&opt, 0, &stats), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
-    TOLD(amp_optimizer_prepare(&opt), AMP_OK, "");
-    TOLD(amp_optimizer_step(&opt, 0.5f), AMP_OK, "");
-    TOLD(amp_optimizer_status(&opt, &status), AMP_OK, "");
-    TOLD(amp_optimizer_status(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "status is NULL");
-    TOLD(amp_optimizer_stats(&opt, 0, &stats), AMP_OK, "");
-    TOLD(amp_optimizer_stats(&opt, 0, NULL), AMP_ERROR_INVALID_ARGUMENT, "stats is NULL");
-    TOLD(amp_optimizer_stats(&opt, 9, &stats), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
-    TOLD(amp_optimizer_moments(&opt, 0, m, NULL), AMP_OK, "");
-    TOLD(amp_optimizer_moments(&opt, 9, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
-    TOLD(amp_optimizer_moments(&opt, 0, m, m), AMP_ERROR_UNSUPPORTED, "tensor 0 (w): it has no such moment");
-    TOLD(amp_optimizer_set_moments(&opt, 0, m, NULL), AMP_OK, "");
-    TOLD(amp_optimizer_set_moments(&opt, 0, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "tensor 0 (w): first is NULL");
-    TOLD(amp_optimizer_set_lr(&opt, 0.5f), AMP_OK, "");
-    TOLD(amp_optimizer_refresh(&opt), AMP_OK, "");
-    TOLD(amp_optimizer_rebind(&opt, 0, w, g), AMP_OK, "");
-    TOLD(amp_optimizer_rebind_all(&opt, NULL, NULL), AMP_OK, "");
-    TOLD(amp_optimizer_history(&opt, history, &count), AMP_ERROR_BAD_STATE, "call amp_optimizer_report first");
-    TOLD(amp_optimizer_report(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "report is NULL");
-    TOLD(amp_optimizer_report(&opt, &report), AMP_OK, "");
-    TOLD(amp_optimizer_report_tensor(&opt, 0, NULL), AMP_ERROR_INVALID_ARGUMENT, "report is NULL");
-    TOLD(amp_optimizer_report_tensor(&opt, 9, &of_one), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
-    TOLD(amp_optimizer_report_tensor(&opt, 0, &of_one), AMP_OK, "");
-    TOLD(amp_optimizer_history(&opt, history, NULL), AMP_ERROR_INVALID_ARGUMENT, "count is NULL");
-    TOLD(amp_optimizer_history(&opt, NULL, &count), AMP_ERROR_INVALID_ARGUMENT, "history is NULL");
-    TOLD(amp_optimizer_history(&opt, history, &count), AMP_OK, "");
-    TOLD(amp_optimizer_save(&opt, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "write_fn is NULL");
-    TOLD(amp_optimizer_save(&opt, refuse_bytes, NULL), AMP_ERROR_WRITE, "could not be written");
-    TOLD(amp_optimizer_save(&opt, put_bytes, &file), AMP_OK, "");
-    TOLD(amp_optimizer_load(&opt, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "read_fn is NULL");
-    TOLD(amp_optimizer_load(&opt, refuse_read, NULL), AMP_ERROR_READ, "could not be read");
-    TOLD(amp_optimizer_load(&opt, get_bytes, &file), AMP_OK, "");
+    SAYS(amp_optimizer_init(NULL, &d), AMP_ERROR_INVALID_ARGUMENT, "opt is NULL");
+    SAYS(amp_optimizer_init(&opt, &d), AMP_OK, "");
+    SAYS(amp_optimizer_add(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "tensor is NULL");
+    SAYS(amp_optimizer_add_flat(&opt, NULL, &t, 1), AMP_ERROR_INVALID_ARGUMENT, "whole is NULL");
+    SAYS(amp_optimizer_add_flat(&opt, &t, NULL, 1), AMP_ERROR_INVALID_ARGUMENT, "tensors is NULL");
+    SAYS(amp_optimizer_add_flat(&opt, &t, &t, SIZE_MAX), AMP_ERROR_TOO_LARGE, NULL);
+    SAYS(amp_optimizer_status(&opt, &status), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    SAYS(amp_optimizer_report(&opt, &report), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    SAYS(amp_optimizer_add(&opt, &t), AMP_OK, "");
+    SAYS(amp_optimizer_stats(&opt, 0, &stats), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    SAYS(amp_optimizer_prepare(&opt), AMP_OK, "");
+    SAYS(amp_optimizer_step(&opt, 0.5f), AMP_OK, "");
+    SAYS(amp_optimizer_status(&opt, &status), AMP_OK, "");
+    SAYS(amp_optimizer_status(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "status is NULL");
+    SAYS(amp_optimizer_stats(&opt, 0, &stats), AMP_OK, "");
+    SAYS(amp_optimizer_stats(&opt, 0, NULL), AMP_ERROR_INVALID_ARGUMENT, "stats is NULL");
+    SAYS(amp_optimizer_stats(&opt, 9, &stats), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
+    SAYS(amp_optimizer_moments(&opt, 0, m, NULL), AMP_OK, "");
+    SAYS(amp_optimizer_moments(&opt, 9, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
+    SAYS(amp_optimizer_moments(&opt, 0, m, m), AMP_ERROR_UNSUPPORTED, "tensor 0 (w): it has no such moment");
+    SAYS(amp_optimizer_set_moments(&opt, 0, m, NULL), AMP_OK, "");
+    SAYS(amp_optimizer_set_moments(&opt, 0, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "tensor 0 (w): first is NULL");
+    SAYS(amp_optimizer_set_lr(&opt, 0.5f), AMP_OK, "");
+    SAYS(amp_optimizer_refresh(&opt), AMP_OK, "");
+    SAYS(amp_optimizer_rebind(&opt, 0, w, g), AMP_OK, "");
+    SAYS(amp_optimizer_rebind_all(&opt, NULL, NULL), AMP_OK, "");
+    SAYS(amp_optimizer_history(&opt, history, &count), AMP_ERROR_BAD_STATE, "call amp_optimizer_report first");
+    SAYS(amp_optimizer_report(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "report is NULL");
+    SAYS(amp_optimizer_report(&opt, &report), AMP_OK, "");
+    SAYS(amp_optimizer_report_tensor(&opt, 0, NULL), AMP_ERROR_INVALID_ARGUMENT, "report is NULL");
+    SAYS(amp_optimizer_report_tensor(&opt, 9, &of_one), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
+    SAYS(amp_optimizer_report_tensor(&opt, 0, &of_one), AMP_OK, "");
+    SAYS(amp_optimizer_history(&opt, history, NULL), AMP_ERROR_INVALID_ARGUMENT, "count is NULL");
+    SAYS(amp_optimizer_history(&opt, NULL, &count), AMP_ERROR_INVALID_ARGUMENT, "history is NULL");
+    SAYS(amp_optimizer_history(&opt, history, &count), AMP_OK, "");
+    SAYS(amp_optimizer_save(&opt, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "write_fn is NULL");
+    SAYS(amp_optimizer_save(&opt, refuse_bytes, NULL), AMP_ERROR_WRITE, "could not be written");
+    SAYS(amp_optimizer_save(&opt, tape_write, &file), AMP_OK, "");
+    SAYS(amp_optimizer_load(&opt, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "read_fn is NULL");
+    SAYS(amp_optimizer_load(&opt, refuse_read, NULL), AMP_ERROR_READ, "could not be read");
+    SAYS(amp_optimizer_load(&opt, tape_read, &file), AMP_OK, "");
     file.bytes[file.size - 1] ^= 1, file.at = 0;
-    TOLD(amp_optimizer_load(&opt, get_bytes, &file), AMP_ERROR_CORRUPT, "checksum");
+    SAYS(amp_optimizer_load(&opt, tape_read, &file), AMP_ERROR_CORRUPT, "checksum");
     file.bytes[0] = 'a', file.at = 0;
-    TOLD(amp_optimizer_load(&opt, get_bytes, &file), AMP_ERROR_FOREIGN, "not a state");
-    TOLD(amp_optimizer_save_file(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "path is NULL");
-    TOLD(amp_optimizer_load_file(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "path is NULL");
-    TOLD(amp_optimizer_load_file(&opt, "no_such_directory/f"), AMP_ERROR_NOT_FOUND, "no such file");
-    TOLD(amp_optimizer_save_file(&opt, "no_such_directory/f"), AMP_ERROR_WRITE, "could not be written");
+    SAYS(amp_optimizer_load(&opt, tape_read, &file), AMP_ERROR_FOREIGN, "not a state");
+    SAYS(amp_optimizer_save_file(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "path is NULL");
+    SAYS(amp_optimizer_load_file(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "path is NULL");
+    SAYS(amp_optimizer_load_file(&opt, "no_such_directory/f"), AMP_ERROR_NOT_FOUND, "no such file");
+    SAYS(amp_optimizer_save_file(&opt, "no_such_directory/f"), AMP_ERROR_WRITE, "could not be written");
     amp_optimizer_free(&opt);
     bare.problem = why, bare.allocator.allocate_fn = no_memory, bare.allocator.release_fn = no_free;
-    TOLD(amp_optimizer_init(&poor, &bare), AMP_OK, "");
-    TOLD(amp_optimizer_add(&poor, &t), AMP_OK, "");
-    TOLD(amp_optimizer_prepare(&poor), AMP_ERROR_OUT_OF_MEMORY, "allocator");
+    SAYS(amp_optimizer_init(&poor, &bare), AMP_OK, "");
+    SAYS(amp_optimizer_add(&poor, &t), AMP_OK, "");
+    SAYS(amp_optimizer_prepare(&poor), AMP_ERROR_OUT_OF_MEMORY, "allocator");
     amp_optimizer_free(&poor);
 }
-#undef TOLD
 
 TEST(told_numbers, "law 19: an error names the value, with a point and seven digits or an exponent") {
     static const struct { double x; const char *text; } cases[] = {
@@ -3731,7 +2454,6 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "desc.kind is AMP_KIND_OWN");
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-    SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_UNSUPPORTED, "set it to 0");
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_OK);
     CHECK(!amp_optimizer_begin_step(&opt));
     SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE, "bring one by amp_optimizer_rebind");
@@ -3916,8 +2638,8 @@ TEST(own_and_the_rest, "contract: end_step reads the others' gradients again, an
     amp_optimizer_free(&opt);
 }
 
-TEST(own_reports, "contract: a sampled step counts each weight once, own or not, and a step that is a spike skips all") {
-    static const amp_report_desc watch = {1, 100.0f, 0.0f};
+TEST(own_reports, "contract: a sampled step counts each weight once, own or not, and a step that is skipped none") {
+    static const amp_report_desc watch = {1};
     float                        w[2][40], g[2][40];
     amp_optimizer_desc           d = {0};
     amp_optimizer                opt;
@@ -3937,24 +2659,25 @@ TEST(own_reports, "contract: a sampled step counts each weight once, own or not,
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.125f), AMP_OK);
     for (step = 0; step < 3; step++) {
-        const int spike = step == 2;
+        const int skip = step == 2;
         for (i = 0; i < 2; i++)
-            for (j = 0; j < 40; j++) g[i][j] = spike && i == 0 ? 50.0f : j % 4 ? 0.5f : 0.0f;
-        CHECK_EQ_INT(amp_optimizer_begin_step(&opt), !spike);
-        for (j = 0; j < 40 && !spike; j++) w[0][j] -= j < 10 ? 0.25f * g[0][j] : 0.0f;
+            for (j = 0; j < 40; j++) g[i][j] = j % 4 ? 0.5f : 0.0f;
+        amp_optimizer_scaler(&opt)->found_inf = (uint32_t)skip;
+        CHECK_EQ_INT(amp_optimizer_begin_step(&opt), !skip);
+        for (j = 0; j < 40 && !skip; j++) w[0][j] -= j < 10 ? 0.25f * g[0][j] : 0.0f;
         CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_report(&opt, &report), AMP_OK);
         CHECK_EQ_U64(report.iterations, (uint64_t)step + 1);
         CHECK_EQ_U64(report.sampled, (uint64_t)step + 1);
-        CHECK_EQ_U64(report.spikes, (uint64_t)spike);
+        CHECK_EQ_U64(report.asked, (uint64_t)skip);
         for (i = 0; i < 2; i++) {
             amp_tensor_report of;
             uint64_t          weights = 0, k;
             CHECK_EQ_INT(amp_optimizer_report_tensor(&opt, i, &of), AMP_OK);
             for (k = 0; k < AMP_BINS; k++) weights += of.weights[k];
-            CHECK_EQ_U64(weights, spike ? 0 : 40);
-            CHECK_EQ_U64(of.updates, spike ? 0 : 30);
-            if (i == 0) CHECK_EQ_U64(of.lost, spike ? 0 : 23); /* of 10 that moved 7 have a gradient */
+            CHECK_EQ_U64(weights, skip ? 0 : 40);
+            CHECK_EQ_U64(of.updates, skip ? 0 : 30);
+            if (i == 0) CHECK_EQ_U64(of.lost, skip ? 0 : 23); /* of 10 that moved 7 have a gradient */
             else CHECK_EQ_U64(of.lost, 0);
         }
     }
@@ -3985,7 +2708,6 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_UNSUPPORTED,
          "call amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step");
     SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_UNSUPPORTED, "some tensors are own");
-    SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_UNSUPPORTED, "amp_tensor.own");
     SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "tensor 1: after amp_optimizer_set_steps its moments");
     CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, g, g), AMP_OK);
     SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
@@ -4002,17 +2724,15 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(amp_optimizer_begin_step(&opt));
     CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_carry(&opt, 0.5f), AMP_OK);
     amp_optimizer_free(&opt);
 }
-#undef SAYS
 
 /* What prepare answers to two tensors, and whether it says so in these words. */
 TEST(copied_structs, "amp.h optimizer: init and add copy what report and rows point to") {
     float              w[8] = {0}, g[4] = {1, 1, 1, 1};
     const uint32_t     at[2] = {3, 1};
     uint32_t           num = 2;
-    amp_report_desc    watch = {1, 0.0f, 0.0f};
+    amp_report_desc    watch = {1};
     amp_rows           rows  = {2, 2, at, &num};
     amp_optimizer_desc d = {0};
     amp_optimizer      opt, moved;
@@ -4110,7 +2830,6 @@ TEST(arrays_apart, "manual: prepare refuses gradients that overlap, a weight tha
 
 TEST(many_apart, "manual: of 10^4 tensors in any order, two that overlap by one element are found") {
     enum { MANY = 10000 };
-    const int          many = test_state.quick > 1 ? MANY / 5 : MANY; /* each meets all others */
     static float       w[2 * MANY], g[2 * MANY];
     char               why[AMP_PROBLEM_SIZE];
     amp_optimizer_desc d = {0};
@@ -4119,11 +2838,11 @@ TEST(many_apart, "manual: of 10^4 tensors in any order, two that overlap by one 
     for (round = 0; round < 4; round++) {
         amp_optimizer opt;
         CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
-        for (i = 0; i < many; i++) {
-            const int  at = (i * 7919 + 3) % many; /* a prime: a permutation */
+        for (i = 0; i < MANY; i++) {
+            const int  at = (i * 7919 + 3) % MANY; /* a prime: a permutation */
             amp_tensor t  = {0};
-            t.n      = round && i == many / 4 * round ? 3 : 2; /* into the next one's weight or gradient */
-            t.weight = w + 2 * (many - 1 - at);
+            t.n      = round && i == MANY / 4 * round ? 3 : 2; /* into the next one's weight or gradient */
+            t.weight = w + 2 * (MANY - 1 - at);
             t.grad   = g + 2 * at;
             CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
         }
@@ -4148,89 +2867,47 @@ TEST(zero_desc, "law 15: `= {0}` is what users write: no desc begins with an enu
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
-    RUN(ways_of_owning);
     RUN(weight_is_model);
-    RUN(frozen);
     RUN(nothing);
     RUN(own_step);
     RUN(adamw_bits);
     RUN(sgd_bits);
     RUN(momentum_bits);
     RUN(nesterov_bits);
-    RUN(adamw_options);
     RUN(adamw_double);
     RUN(sgd_double);
     RUN(many_tensors);
     RUN(flat_equals_separate);
     RUN(flat_wrong_sums);
-    RUN(scale_of_backward);
-    RUN(grad_clipped);
-    RUN(gate);
-    RUN(steps_of_open);
     RUN(norm_order);
     RUN(norm_partials);
-    RUN(norm_value);
-    RUN(norm_zero);
-    RUN(norm_overflow);
-    RUN(norm_underflow);
     RUN(norm_overflow_mixed);
-    RUN(factor_vanishes);
     RUN(skip_every_index);
     RUN(skip_every_tensor);
-    RUN(skip_never_happened);
-    RUN(any_found_inf);
     RUN(more_than_2_32);
     RUN(stats_exact);
-    RUN(product_checked);
     RUN(traps);
     RUN(carried_momentum);
-    RUN(in_place_types);
-    RUN(zero_grad);
-    RUN(shared_scaler);
-    RUN(split_step);
-    RUN(set_lr);
     RUN(ranks);
     RUN(chunk_sums);
     RUN(refused_ranks);
     RUN(ranks_magnitude);
-    RUN(disabled_scaler);
-    RUN(static_scaler);
-    RUN(stuck);
     RUN(refresh);
-    RUN(refresh_errors);
     RUN(rebind);
-    RUN(rebind_errors);
-    RUN(misuse);
-    RUN(misuse_kind);
-    RUN(misuse_forgotten);
     RUN(uninitialized);
     RUN(bad_desc);
     RUN(bad_tensor);
     RUN(model_type_ignored);
-    RUN(bad_lr);
-    RUN(zero_lr);
     RUN(found_inf_before_ranks);
-    RUN(found_inf_in_a_step);
     RUN(unscaled_loss);
     RUN(scale_was_set);
-    RUN(no_gradients);
-    RUN(grad_later);
-    RUN(stays_away);
     RUN(rebind_all_errors);
-    RUN(unscale_once);
     RUN(carry);
-    RUN(carry_by_scaler);
-    RUN(carry_errors);
-    RUN(missed_updates);
-    RUN(handed_over);
     RUN(moments_refused);
-    RUN(moments_forgotten);
+    RUN(set_steps);
     RUN(teams);
     RUN(problems);
-    RUN(skips_in_a_row);
-    RUN(counts_without_scaler);
     RUN(missing_calls);
-    RUN(retold);
     RUN(every_call_tells);
     RUN(told_numbers);
     RUN(one_cause);

@@ -315,7 +315,7 @@ TEST(by_hand, "recipe d: amp_scaler_set_scale replaces the scale, keeps growth_t
         desc.preset = (amp_preset)preset;
         CHECK_EQ_INT(amp_scaler_init(&s, &desc), AMP_OK);
         for (i = 0; i < 7; i++) {
-            CHECK_EQ_INT(amp_scaler_check(&s, NULL, AMP_F32, 0), AMP_OK);
+            CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, AMP_F32, 0), AMP_OK);
             CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
         }
         s.stuck         = 1;
@@ -325,7 +325,7 @@ TEST(by_hand, "recipe d: amp_scaler_set_scale replaces the scale, keeps growth_t
         want.stuck      = 0;
         CHECK_EQ_INT(amp_scaler_set_scale(&s, 48.0f), AMP_OK);
         CHECK_MEM(&s, &want, sizeof s);
-        CHECK_EQ_INT(amp_scaler_check(&s, NULL, AMP_F32, 0), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_unscale(&s, NULL, NULL, AMP_F32, 0), AMP_OK);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
         CHECK_EQ_F32(s.scale, 48.0f); /* and stays, until the rules move it */
         CHECK_EQ_U64(bits64(s.next_scale), bits64(48.0));
@@ -509,7 +509,8 @@ TEST(from_environment, "recipe f: one desc from the environment serves several r
     uint32_t           k;
     unsetenv("AMP_ENABLE");
     setenv("AMP_DTYPE", "bf16", 1);
-    setenv("AMP_LOSS_SCALE", "256", 1);
+    desc.scaler.preset     = AMP_PRESET_STATIC;
+    desc.scaler.init_scale = 256.0f;
     CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, &variable, &value), AMP_OK);
     run_start(&a, &desc, AMP_F32);
     run_start(&b, &desc, AMP_F32);
@@ -521,13 +522,12 @@ TEST(from_environment, "recipe f: one desc from the environment serves several r
                  amp_f32_to_bf16(a.w[1]).bits);
     amp_optimizer_free(&a.opt);
     amp_optimizer_free(&b.opt);
-    setenv("AMP_LOSS_SCALE", "12abc", 1);
+    setenv("AMP_DTYPE", "12abc", 1);
     before = desc;
     CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, &variable, &value), AMP_ERROR_INVALID_CONFIG);
-    CHECK(strcmp(variable, "AMP_LOSS_SCALE") == 0 && strcmp(value, "12abc") == 0);
+    CHECK(strcmp(variable, "AMP_DTYPE") == 0 && strcmp(value, "12abc") == 0);
     CHECK_MEM(&desc, &before, sizeof desc);
     unsetenv("AMP_DTYPE");
-    unsetenv("AMP_LOSS_SCALE");
 }
 
 /* ================================================================================ h  clipping */

@@ -342,7 +342,7 @@ TEST(outside, "manual: outside scopes, and where autocast says fp32, it is the o
     end();
 }
 
-TEST(policies, "manual: AMP_POLICY and scopes choose the type: fp16, bf16, tf32, fp32") {
+TEST(policies, "manual: words and scopes choose the type: fp16, bf16, tf32, fp32") {
     static const struct { const char *words, *layer; amp_dtype type; bool tf32; } cases[] = {
         {"", NULL, AMP_F16, false},
         {"bf16", NULL, AMP_BF16, false},
@@ -360,9 +360,7 @@ TEST(policies, "manual: AMP_POLICY and scopes choose the type: fp16, bf16, tf32,
     for (const auto &p : cases)
         for (int batch = 0; batch < 3; batch += 2) {
             begin(ROOM, AMP_F16);
-            setenv("AMP_POLICY", p.words, 1);
-            OK(amp_autocast_from_env(&w.session.autocast, NULL, NULL));
-            unsetenv("AMP_POLICY");
+            OK(amp_autocast_override(&w.session.autocast, p.words, NULL));
             if (p.layer) enter(AMP_AUTOCAST_INHERIT, AMP_F32, p.layer);
             PRODUCT(make_call(below(4), 33, 34, 35, below(3), batch), p.type, p.tf32);
         }
@@ -582,45 +580,6 @@ TEST(batches, "manual: strides of 0, far ones, and matrices that overlap; negati
                 &none.beta, w.c, 32, 2000, batch);
         CHECK_EQ_INT(got[0], got[1]);
         CHECK_MEM(before.data(), download(w.c, ELEMENTS).data(), ELEMENTS * 4);
-    }
-    end();
-}
-
-TEST(model_copies, "manual: a registered optimizer's model copies are what is multiplied, before "
-                   "and after its steps") {
-    for (int batch = 0; batch < 2; batch++) {
-        begin(ROOM, AMP_F16);
-        amp_optimizer      opt;
-        amp_optimizer_desc desc = {};
-        amp_tensor         t    = {};
-        desc.dtype             = AMP_F16;
-        desc.kind              = AMP_KIND_SGD;
-        desc.backend           = &w.gpu;
-        desc.scaler.init_scale = 1.0f;
-        t.n                    = 48 * 40;
-        t.weight               = w.a;
-        t.grad                 = w.c;
-        OK(amp_optimizer_init(&opt, &desc));
-        OK(amp_optimizer_add(&opt, &t));
-        OK(amp_optimizer_prepare(&opt));
-        OK(amp_session_add_optimizer(&w.session, &opt));
-        for (int step = 0; step < 3; step++) {
-            const call c = make_call(step, 40, 40, 40, 0, batch);
-            PRODUCT(c, AMP_F16);
-            CHECK(emu_gemm_call_at(emu_gemm_calls() - 1)->a == amp_optimizer_model(&opt, 0));
-            COUNTS((uint64_t)step + 1, 0, (uint64_t)step + 1, 0);
-            OK(amp_optimizer_step(&opt, 0.5f));
-            w.host_a = download(w.a, ELEMENTS);
-        }
-        call part = make_call(0, 40, 40, 40, 0, batch);
-        part.a    = w.a + 80;
-        PRODUCT(part, AMP_F16);
-        CHECK(emu_gemm_call_at(emu_gemm_calls() - 1)->a ==
-              (const char *)amp_optimizer_model(&opt, 0) + 160);
-        part.a = w.a + 1; /* no tensor core reads it from there */
-        PRODUCT(part, AMP_F16);
-        CHECK(ours(emu_gemm_call_at(emu_gemm_calls() - 1)->a));
-        amp_optimizer_free(&opt);
     }
     end();
 }
@@ -967,9 +926,9 @@ TEST(session, "manual: amp_session_start makes a scope with cache and a scaler o
     begin(ROOM, AMP_BF16);
     amp_autocast_use(NULL);
     const size_t live = emu_live_allocations();
-    setenv("AMP_POLICY", "fp15", 1);
-    CHECK_EQ_INT(start(&session, &w.gpu, ROOM), AMP_ERROR_PARSE);
-    unsetenv("AMP_POLICY");
+    setenv("AMP_DTYPE", "fp15", 1);
+    CHECK_EQ_INT(start(&session, &w.gpu, ROOM), AMP_ERROR_INVALID_CONFIG);
+    unsetenv("AMP_DTYPE");
     CHECK_EQ_INT(start(&session, &w.gpu, 0), AMP_ERROR_INVALID_ARGUMENT);
     emu_fail_error = cudaErrorUnknown;
     for (int fail = 1;; fail++) {
@@ -1007,7 +966,6 @@ int main(int argc, char **argv) {
     RUN(enough_room);
     RUN(cached);
     RUN(batches);
-    RUN(model_copies);
     RUN(captures);
     RUN(order);
     RUN(streams);

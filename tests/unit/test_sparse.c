@@ -9,6 +9,7 @@
 #include "../support/prepare.h"
 #include "../support/test.h"
 #include "../support/random.h"
+#include "../support/tape.h"
 #include "../support/values.h"
 #include <math.h>
 
@@ -471,23 +472,7 @@ TEST(moving_gradients, "amp.h sparse: rebind moves values; a table without a gra
     amp_optimizer_free(&one.opt);
 }
 
-typedef struct tape { unsigned char bytes[N * 12 + 4096]; size_t size, at; } tape;
 static tape saved, again;
-
-static bool put(void *user, const void *data, size_t n) {
-    tape *t = (tape *)user;
-    if (n > sizeof t->bytes - t->size) return false;
-    memcpy(t->bytes + t->size, data, n);
-    t->size += n;
-    return true;
-}
-static bool get(void *user, void *data, size_t n) {
-    tape *t = (tape *)user;
-    if (n > t->size - t->at) return false;
-    memcpy(data, t->bytes + t->at, n);
-    t->at += n;
-    return true;
-}
 
 static void same_batch(uint32_t k) {
     uint32_t i;
@@ -503,25 +488,24 @@ TEST(resumed, "law 12: saved, loaded and continued, also after a skip, a run has
     amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_BF16);
     uint32_t           k, stop;
     for (stop = 2; stop < 6; stop++) {
-        memset(&saved, 0, sizeof saved);
-        memset(&again, 0, sizeof again);
+        saved.size = saved.at = again.size = 0;
         start(&one, &desc, AMP_F16, 1);
         for (k = 0; k < 8; k++) {
-            if (k == stop) CHECK_EQ_INT(amp_optimizer_save(&one.opt, put, &saved), AMP_OK);
+            if (k == stop) CHECK_EQ_INT(amp_optimizer_save(&one.opt, tape_write, &saved), AMP_OK);
             same_batch(k);
             CHECK_EQ_INT(step(&one), AMP_OK);
         }
         memcpy(&two, &one, sizeof two); /* weights */
-        CHECK_EQ_INT(amp_optimizer_save(&one.opt, put, &again), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_save(&one.opt, tape_write, &again), AMP_OK);
         amp_optimizer_free(&one.opt);
         start(&one, &desc, AMP_F16, 1);
-        CHECK_EQ_INT(amp_optimizer_load(&one.opt, get, &saved), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_load(&one.opt, tape_read, &saved), AMP_OK);
         for (k = stop; k < 8; k++) {
             same_batch(k);
             CHECK_EQ_INT(step(&one), AMP_OK);
         }
-        memset(&saved, 0, sizeof saved);
-        CHECK_EQ_INT(amp_optimizer_save(&one.opt, put, &saved), AMP_OK);
+        saved.size = 0;
+        CHECK_EQ_INT(amp_optimizer_save(&one.opt, tape_write, &saved), AMP_OK);
         CHECK_EQ_U64(saved.size, again.size);
         CHECK_MEM(saved.bytes, again.bytes, saved.size);
         CHECK_MEM(one.weight, two.weight, sizeof one.weight);

@@ -15,14 +15,11 @@ typedef struct subject_state {
     int                unscaled, stepped; /* in this iteration */
     int                disabled;
     unsigned char      file[8192];
-    float              arrays[3][64]; /* of state files: masters */
-    uint16_t           models[3][64], halves[3][64];
     size_t             at;
 } subject_state;
 
 static int subject_wide(const char *system) {
-    return !strncmp(system, "deepspeed", 9) || !strcmp(system, "apex") || !strcmp(system, "mxnet") ||
-           !strcmp(system, "fairseq");
+    return !strncmp(system, "deepspeed", 9) || !strcmp(system, "apex") || !strcmp(system, "mxnet");
 }
 
 static int subject_answer(amp_result result) { return result == AMP_OK ? VECTORS_OK : VECTORS_REFUSED; }
@@ -45,13 +42,14 @@ static double subject_single(double x) {
     return (double)single;
 }
 
+/* False: amp.h has no preset for the system. */
 static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
     static const char *const presets[] = {
-        "default", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed", "deepspeed_consecutive",
-        "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet", "static", "fairseq", "marian"};
+        "default", "static", "none", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed",
+        "deepspeed_consecutive", "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet"};
     const char *system = c->system;
     int         preset = 0, hysteresis = c->hysteresis, n = (int)(sizeof presets / sizeof *presets);
-    const int floats = !strcmp(system, "megatron") || !strcmp(system, "flax") || !strcmp(system, "marian");
+    const int floats = !strcmp(system, "megatron") || !strcmp(system, "flax");
     /* without a preset, but by the rules of another */
     if (strncmp(system, "deepspeed_0.17", 14) == 0 && hysteresis == 1) system = "deepspeed_fused";
     memset(d, 0, sizeof *d);
@@ -62,21 +60,9 @@ static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
     d->backoff_factor  = floats ? subject_single(c->backoff_factor) : c->backoff_factor;
     d->min_scale       = (float)c->min_scale;
     d->max_scale       = (float)c->max_scale;
-    d->tolerance       = c->tolerance;
     d->growth_interval = c->growth_interval;
     d->hysteresis      = hysteresis;
     return preset < n;
-}
-
-/* What Marian does to gradients is its caller's here, too: inf is clipped to the largest finite value, and NaN is
-   pruned where the scale is at its minimum. */
-static void subject_clip(const amp_scaler *s, uint32_t *gradients, size_t n) {
-    size_t i;
-    for (i = 0; i < n && s->preset == AMP_PRESET_MARIAN; i++) {
-        const uint32_t size = gradients[i] & 0x7fffffffu;
-        if (size == 0x7f800000u) gradients[i]--;
-        if (size > 0x7f800000u && memcmp(&s->scale, &s->min_scale, 4) == 0) gradients[i] = 0;
-    }
 }
 
 /* ------------------------------------------------------------------------ amp_scaler */
@@ -86,7 +72,8 @@ static int scaler_start(vectors_subject *v, const vectors_config *c) {
     amp_scaler_desc d;
     t->wide     = subject_wide(c->system);
     t->unscaled = t->stepped = 0;
-    if (!subject_desc(&d, c) || !subject_takes(t, c->init_scale)) return VECTORS_SKIPPED;
+    if (!subject_desc(&d, c)) return VECTORS_LACKING;
+    if (!subject_takes(t, c->init_scale)) return VECTORS_ABSENT;
     t->disabled = d.disabled;
     return subject_shows(v, &t->scaler, amp_scaler_init(&t->scaler, &d));
 }
@@ -96,7 +83,6 @@ static int scaler_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
     subject_state *t = (subject_state *)v->self;
     if (t->unscaled) return VECTORS_ABSENT;
     t->unscaled = 1;
-    subject_clip(&t->scaler, gradients, n);
     return subject_shows(v, &t->scaler, amp_scaler_unscale(&t->scaler, gradients, gradients, AMP_F32, n));
 }
 
@@ -154,7 +140,8 @@ static int wrap_start(vectors_subject *v, const vectors_config *c) {
     amp_optimizer_free(&t->opt);
     memset(t, 0, sizeof *t);
     t->wide = subject_wide(c->system);
-    if (!subject_desc(&t->desc.scaler, c) || !subject_takes(t, c->init_scale)) return VECTORS_SKIPPED;
+    if (!subject_desc(&t->desc.scaler, c)) return VECTORS_LACKING;
+    if (!subject_takes(t, c->init_scale)) return VECTORS_ABSENT;
     result = wrap_open(t);
     return result == AMP_OK ? subject_shows(v, amp_optimizer_scaler(&t->opt), result) : subject_answer(result);
 }
@@ -162,7 +149,6 @@ static int wrap_start(vectors_subject *v, const vectors_config *c) {
 static int wrap_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
     subject_state *t = (subject_state *)v->self;
     amp_result     result;
-    subject_clip(amp_optimizer_scaler(&t->opt), gradients, n);
     memcpy(t->gradients, gradients, 4 * n);
     result = amp_optimizer_check(&t->opt);
     if (result == AMP_OK) result = amp_optimizer_unscale(&t->opt);
@@ -284,7 +270,7 @@ static int clip_begin(vectors_subject *v, vectors_clip *clip) {
     amp_optimizer_desc d;
     amp_result         result;
     size_t             k;
-    if (strcmp(clip->system, "torch") == 0) return VECTORS_SKIPPED;
+    if (strcmp(clip->system, "torch") == 0) return VECTORS_LACKING;
     memset(&d, 0, sizeof d);
     d.max_norm          = (float)clip->max_norm;
     d.scaler.init_scale = (float)clip->scale;
@@ -323,77 +309,6 @@ static void subject_convert(void *dst, const char *to, const void *src, const ch
     amp_cast(dst, subject_dtype(to), src, subject_dtype(from), n);
 }
 
-/* ----------------------------------------------------------------------- state files */
-
-static amp_format subject_format(const char *name) {
-    static const char *const names[] = {"fp32", "bf16", "8bit", "split", "24bit", "sr"};
-    int                      k = 0;
-    while (k < 5 && strcmp(names[k], name) != 0) k++;
-    return (amp_format)k;
-}
-
-/* The optimizer that a case tells of, with its first weights (fill: others), and gradients. */
-static amp_result state_open(subject_state *t, const json *c, int fill) {
-    const json        *j = json_get(c, "config"), *tensors = json_get(c, "tensors"), *x = json_first(tensors);
-    amp_storage        storage;
-    amp_optimizer_desc d;
-    amp_result         result;
-    size_t             i, k;
-    memset(t, 0, sizeof *t);
-    memset(&d, 0, sizeof d);
-    storage.master      = subject_format(json_get(j, "master")->text);
-    storage.moments     = subject_format(json_get(j, "moments")->text);
-    d.kind              = AMP_KIND_ADAMW;
-    d.dtype             = subject_dtype(json_get(j, "dtype")->text);
-    d.storage           = &storage;
-    d.seed              = (uint64_t)vec_number(j, "seed");
-    d.beta1             = vec_number(j, "beta1");
-    d.beta2             = vec_number(j, "beta2");
-    d.scaler.init_scale = (float)vec_number(j, "scale");
-    result              = amp_optimizer_init(&t->opt, &d);
-    for (k = 0; k < tensors->size && result == AMP_OK; k++, x = json_behind(x)) {
-        const json *weight = json_get(x, "master"), *gradient = json_get(x, "gradient");
-        amp_tensor  tensor;
-        memset(&tensor, 0, sizeof tensor);
-        for (i = 0; i < weight->size; i++) vec_put(t->arrays[k], i, fill ? 0x3f800000u : vec_bits(json_at(weight, i)), 4);
-        for (i = 0; i < gradient->size; i++) vec_put(t->halves[k], i, vec_bits(json_at(gradient, i)), 2);
-        tensor.name       = json_get(x, "name")->text;
-        tensor.n          = weight->size;
-        tensor.weight     = t->arrays[k];
-        tensor.model      = t->models[k];
-        tensor.model_type = d.dtype;
-        tensor.grad       = gradient->size ? t->halves[k] : NULL;
-        tensor.grad_type  = d.dtype;
-        result            = amp_optimizer_add(&t->opt, &tensor);
-    }
-    return result == AMP_OK ? amp_optimizer_prepare(&t->opt) : result;
-}
-
-/* Loaded, and saved again: the same bytes, where this amp.h writes that version of files. */
-static int subject_load(vectors_subject *v, const json *c, const unsigned char *file, size_t size) {
-    subject_state *t = (subject_state *)v->self;
-    amp_result     result;
-    amp_optimizer_free(&t->opt);
-    result = state_open(t, c, 1);
-    memcpy(t->file, file, size);
-    if (result == AMP_OK) result = amp_optimizer_load(&t->opt, wrap_read, t);
-    t->at = 0;
-    if (result == AMP_OK) result = amp_optimizer_save(&t->opt, wrap_write, t);
-    if (result != AMP_OK || (memcmp(t->file, file, 12) == 0 && (t->at != size || memcmp(t->file, file, size) != 0))) return 0;
-    return VECTORS_OK;
-}
-
-/* A master that is not fp32 is not shown, but its model is, and that it is saved again. */
-static const void *subject_array(vectors_subject *v, int tensor, const char *what) {
-    static float   moments[2][64];
-    subject_state *t = (subject_state *)v->self;
-    const int      second = !strcmp(what, "v");
-    if (!strcmp(what, "model")) return amp_optimizer_model(&t->opt, tensor);
-    if (!strcmp(what, "master")) return amp_optimizer_master(&t->opt, tensor);
-    if (amp_optimizer_moments(&t->opt, tensor, second ? NULL : moments[0], second ? moments[1] : NULL) != AMP_OK) return NULL;
-    return moments[second];
-}
-
 static vectors_subject amp_subject(subject_state *state, int wrap) {
     vectors_subject v;
     memset(&v, 0, sizeof v);
@@ -411,8 +326,6 @@ static vectors_subject amp_subject(subject_state *state, int wrap) {
     v.clip_begin = clip_begin;
     v.clip       = clip_step;
     v.convert    = subject_convert;
-    v.state      = subject_load;
-    v.array      = subject_array;
     v.samples    = 1;
     return v;
 }

@@ -8,8 +8,7 @@ SOURCES holds what pip does not run as it is: deepspeed-0.16.9 and deepspeed-0.1
 apex (apex/amp at cb65b8ed^, csrc at 6424da3b), Megatron-LM, mxnet, fairseq (clones, at the commits
 named below). A file of theirs is run alone, with its imports stubbed and a CPU for its GPU; apex's
 kernel is compiled by c++ as a function. What cannot run without a GPU or a build is written here by its
-source's rules, and its cases say "read", not "run". amp.h is not opened; the files that state.json tells of are
-written by make_state.c, with amp.h, and must hold what is computed here.
+source's rules, and its cases say "read", not "run". amp.h is not opened.
 """
 import ast, copy, ctypes, dataclasses, hashlib, importlib.metadata as metadata, json, math, os, pathlib, re, struct
 import subprocess, sys, tempfile, types
@@ -675,14 +674,6 @@ TAGS = {
     'nan-payload': ('NaN is made quiet and its upper payload and sign are kept', []),
     'exact': ('16-bit types to fp32 are exact', []),
     'digest': ('every step-th of all numbers', []),
-    'counter': ('random bits of a counter: seed, tensor, step, element, array; no order of work, no block size',
-                ['llm.c: adamw.cuh draws by block and thread']),
-    'split': ('fp32 as bf16 and 16 bits more comes back whole, and its model is the nearest', []),
-    'stochastic': ('up with the probability of the distance; none becomes inf; inf and NaN stay',
-                   ['torchao: quant_utils.py, an overflow of inf and NaN']),
-    'file': ('what a state file says', []),
-    'group': ('the power of two of 32 moments, with room to be rounded up', []),
-    '8-bit': ('codes of moments: a float with 4 bits behind the point, v never 0', []),
     'raises': ('where the original raises, the scale stays, and the run ends', ['fairseq: dynamic_loss_scaler.py']),
     'zeros': ('zeros are finite gradients, and are checked', []),
     'product': ('a gradient is finite, and is not when it is unscaled', ['torch: looks at what arrives']),
@@ -1473,181 +1464,9 @@ def convert_family():
                                 'every 65537th float') + (', with the payloads of NaN' if payload else ''),
                        config={'from': of, 'to': to}, digest=digest_over(of, to, step, payload))
 
-# -------------------------------------------------------------------------- store
-# No original: README.md's section 2 in integers and floats of numpy, which round as fp32 does.
-
-def splitmix(x):
-    x = (x + 0x9e3779b97f4a7c15) % 2**64
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 % 2**64
-    x = (x ^ x >> 27) * 0x94d049bb133111eb % 2**64
-    return x ^ x >> 31
-
-
-def random_bits(seed, tensor, step, element, array):
-    key = splitmix(splitmix(splitmix(splitmix(seed) ^ tensor) ^ step) ^ element // 2**24)
-    x = (element // 2 % 2**32 * 0x9e3779b9 + key) % 2**32
-    x = ((x ^ x >> 16) * 0x7feb352d + (key >> 32)) % 2**32
-    x = x ^ x >> 15
-    for _ in range(array + 1):
-        x = x * 0x846ca68b % 2**32
-        x = x ^ x >> 16
-    return x >> 16 if element % 2 else x & 0xffff
-
-
-def stochastic_bf16(u, r):
-    inner = u & 0x7fffffff
-    return u >> 16 if inner >= 0x7f7f0000 else u + r >> 16
-
-
-def stochastic_fp16(u, r):
-    sign, x = u >> 31 << 15, abs(float_of('0x%08x' % u))
-    if x != x:
-        return sign | 0x7e00
-    if x >= 65504:
-        return sign | (0x7c00 if x == INF else 0x7bff)
-    exponent = -14 if x < 2.0**-14 else math.frexp(x)[1] - 1
-    units = round(math.ldexp(x, 23 - exponent))  # of 2^-37 below 2^-14, to nearest even; else exact
-    return sign | (units + (r >> 3) >> 13) + (exponent + 14 << 10)
-
-
-def split(u):
-    """The upper 16 bits of the nearest bf16, of two the one away from zero: the rule of apex and Transformer
-    Engine (bf16 is hi, or hi + 1 where int16(low) < 0); and the master again."""
-    return (u + 0x8000) >> 16 & 0xffff, u
-
-
-def group_exponent(largest):
-    if largest > 0x7f800000:
-        return 255
-    return min(max(largest + 0x90000 >> 23, 1), 253)
-
-
-def code(u, exponent, r, first):
-    least = np.float32(2.0**-7 if first else 2.0**-15)
-    y = min(np.abs(np.float32(float_of('0x%08x' % u)) * np.float32(2.0**(127 - exponent))), np.float32(1.9296875))
-    steps = int(np.float32(y + least).view(np.uint32)) - int(least.view(np.uint32)) + 8 * r >> 19
-    return steps | u >> 31 << 7 if first else max(steps, 1)
-
-
-def value(c, exponent, first):
-    least = np.float32(2.0**-7 if first else 2.0**-15)
-    bits = ((c & 0x7f if first else c) << 19) + int(least.view(np.uint32))
-    y = (np.uint32(bits).view(np.float32) - least) * np.float32(2.0**(exponent - 127))
-    return int(y.view(np.uint32)) | (c >> 7 << 31 if first else 0)
-
-
-def store_family():
-    rng = np.random.default_rng(30)
-    word = lambda: int(rng.integers(2**32))
-    finite = lambda: (lambda u: u ^ 0x40000000 if u & 0x7f800000 == 0x7f800000 else u)(word())
-    edges = [0, 0x80000000, 1, 0x807fffff, 0x00800000, 0x3f7fffff, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f807fff,
-             0x7f7effff, 0x7f7f0000, 0x7f7f7fff, 0x7f800000, 0xff800000]
-    fp16 = [0x33000000, 0x33800000, 0x387fffff, 0x38800000, 0x387fc000, 0x477fdfff, 0x477fe000, 0x477fefff,
-            0x477fffff, 0x47800000, 0x2edbe6ff, 0xb8801234]
-    near = lambda: word() & 0x807fffff | int(rng.integers(100, 145)) << 23
-    def case(what, tags, pairs, source='README.md, section 3'):
-        word = lambda x: '0x%08x' % x
-        return dict(id=what, system=what, source=source, original='read', demand='must',
-                    comment="section 3's function, at its edges and at random", tags=tags, config={},
-                    pairs=[[list(map(word, a)), list(map(word, b))] for a, b in pairs])
-    inputs = [(1, 0, 1, i, k) for i in (0, 1, 2, 3, 2**24 - 1, 2**24, 2**32 + 5) for k in (0, 1, 2)]
-    inputs += [(word() << 32 | word(), word() % 100, word(), word() << 8, word() % 3) for _ in range(20)]
-    yield case('random', ['counter'], [([s & 0xffffffff, s >> 32, t, n, i & 0xffffffff, i >> 32, k],
-                                        [random_bits(s, t, n, i, k)]) for s, t, n, i, k in inputs])
-    yield case('split', ['split'], [([u], split(u)) for u in edges + [finite() for _ in range(40)]],
-               'Transformer Engine, transformer_engine/common/multi_tensor/adam.cu; apex, DistributedFusedAdam')
-    draws = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff]
-    yield case('stochastic-bf16', ['stochastic'], [([u, r], [stochastic_bf16(u, r)]) for u in edges[:11] + edges[12:] +
-                                                   [finite() for _ in range(12)] for r in draws])
-    yield case('stochastic-fp16', ['stochastic', 'subnormal'], [([u, r], [stochastic_fp16(u, r)]) for u in edges[:2] +
-               edges[5:8] + edges[13:] + fp16 + [near() for _ in range(16)] for r in draws + [7, 8, 0xfff8]])
-    yield case('exponent', ['group'], [([u], [group_exponent(u)]) for u in (0, 1, 0x3f800000, 0x3ff6ffff, 0x3ff70000,
-               0x3fffffff, 0x40000000, 0x7e800000, 0x7f000000, 0x7f7fffff, 0x7f800000, 0x7fc00000, 0x00ffffff)])
-    for first in 1, 0:
-        pairs = []
-        for exponent in 1, 64, 127, 200, 253:
-            scale = 2.0**(exponent - 127)
-            for y in [0.0, 2.0**-30, 2.0**-16, 2.0**-15, 2.0**-8, 2.0**-7, 0.1, 0.5, 1.0, 1.5, 1.92]:
-                x = float(np.float32(y * scale))
-                if exponent == 1 and y < 2.0**-8 and y:
-                    continue
-                for r in draws[::2]:
-                    u = int(bits32(-x if first and r & 1 else x), 16)
-                    pairs.append(([u, exponent, r], [code(u, exponent, r, first)]))
-        pairs += [([u, 253, r], [code(u, 253, r, first)]) for u in (0x7f000000, 0x7f7fffff, 0x7f800000) for r in draws[::2]]
-        yield case('m-code' if first else 'v-code', ['8-bit', 'stochastic'], pairs)
-        yield case('m-value' if first else 'v-value', ['8-bit'],
-                   [([c, e], [value(c, e, first)]) for e in (1, 127, 253) for c in range(0, 256, 5)])
-
-
-# -------------------------------------------------------------------------- state
-# Files of amp.h, which make_state.c writes; what must be in them, by the rules above: moments begin at 0, and the
-# one step has a learning rate of 0, so that masters stay.
-
-def state_case(what, comment, tags, dtype, master, moments, seed):
-    rng = np.random.default_rng(43)
-    scale, tensors, arrays = 1024.0, [], int(master == 'sr')
-    float16 = lambda x: half_bits(float(x), dtype)
-    for number, (name, n, learns) in enumerate([('layer.weight', 37, True), ('layer.bias', 3, True), ('', 2, False)]):
-        weight = rng.standard_normal(n).astype(np.float32)
-        if master == 'sr':
-            weight = (weight.view(np.uint32) & 0xffff0000).view(np.float32)
-        gradient = [float16(x) for x in rng.standard_normal(n) * 8.0] if learns else None
-        m = v = None
-        if learns:
-            g = [float(torch.tensor([int(x, 16)], dtype=torch.int32).to(torch.int16).view(HALF[dtype]).float()) / scale
-                 for x in gradient]
-            m, v = [[np.float32(0.5 * x) for x in g], [np.float32(0.25 * x * x) for x in g]]
-            draw = lambda i, array: random_bits(seed, number, 1, i, arrays + array)
-            u = lambda x: int(x.view(np.uint32))
-            if moments == 'bf16':
-                m, v = ([np.uint32(stochastic_bf16(u(y), draw(i, k)) % 65536 << 16).view(np.float32) for i, y in enumerate(x)]
-                        for k, x in enumerate((m, v)))
-            if moments == '8bit':
-                whole, (m, v) = (m, v), ([], [])
-                for k, (x, to) in enumerate(zip(whole, (m, v))):
-                    e = [group_exponent(max(u(abs(y)) for y in x[i:i + 32])) for i in range(0, n, 32)]
-                    to += [np.uint32(value(code(u(y), e[i // 32], draw(i, k), not k), e[i // 32], not k)).view(np.float32)
-                           for i, y in enumerate(x)]
-        words = lambda x: x if x is None else [bits32(float(y)) for y in x]
-        model = [float16(x) if master == 'fp32' else '0x%04x' % split(int(x.view(np.uint32)))[0] for x in weight]
-        tensors.append(dict(name=name, n=n, gradient=gradient, master=words(weight), model=model, m=words(m), v=words(v)))
-    return dict(id=what, system='amp.h', source='state-file.md; README.md, section 3', original='read', demand='must',
-                comment=comment, tags=tags, config=dict(
-                    file='state/%s.state' % what, kind='adamw', dtype=dtype, master=master, moments=moments, seed=seed,
-                    beta1=0.5, beta2=0.75, scale=hexa(scale), steps=1,
-                    numbers={k: hexa(x) if isinstance(x, float) else x for k, x in dict(
-                        scale=scale, growth_tracker=1, hysteresis_tracker=1, next_scale=scale, good=1, growth_factor=2.0,
-                        backoff_factor=0.5, growth_interval=2000, hysteresis=1, min_scale=2.0**-14, max_scale=2.0**24,
-                        preset=0, beta1=0.5, beta2=0.75, eps=f32(1e-8), momentum=0.0, lr=0.0, has_lr=1, clip_factor=1.0,
-                        updates_since=1).items()} | {'gate.skip': 0, 'gate.step': 1, 'gate.inv_scale': hexa(1 / scale)}),
-                tensors=tensors)
-
-
-def state_family():
-    yield state_case('fp32', 'fp32 beside copies of fp16', ['file'], 'fp16', 'fp32', 'fp32', 0)
-    yield state_case('split-bf16', 'masters split in two, moments of bf16, rounded stochastically',
-                     ['file', 'split', 'stochastic'], 'bf16', 'split', 'bf16', 7)
-    yield state_case('sr-8bit', 'no masters but models of bf16; moments of 8 bits in groups of 32',
-                     ['file', '8-bit', 'stochastic'], 'bf16', 'sr', '8bit', 2**40 + 9)
-
 
 FAMILIES = {'scale': scale_family, 'order': order_family, 'skip': skip_family, 'clip': clip_family,
-            'convert': convert_family, 'store': store_family, 'state': state_family}
-
-
-def check_golden():
-    """tests/golden's traces, which were written from the sources' rules, are the originals'."""
-    lines = (pathlib.Path(__file__).parent.parent / 'golden/scaler_traces.txt').read_text().split('trace ')[1:]
-    for words in map(str.split, lines):
-        name, interval, hysteresis, words = words[0], int(words[4]), int(words[6]), words[9:]
-        system, own = SYSTEMS[name]
-        s = system(dict(CONFIG, **own) | dict(init_scale=65536.0, growth_interval=interval, hysteresis=hysteresis))
-        pattern = ''.join(w for w in words if w[0] in 'X.')
-        for event, exponent in zip(pattern, (w for w in words if w[0] not in 'X.'), strict=True):
-            s.iterate(event)
-            assert s.scale == 2.0**int(exponent), (name, interval)
-    print('golden: %d traces are those of the originals' % len(lines), file=sys.stderr)
+            'convert': convert_family}
 
 
 def write(family, cases):
@@ -1677,8 +1496,5 @@ def write(family, cases):
           file=sys.stderr)
 
 
-for family in sys.argv[3:] or ['golden', *FAMILIES]:
-    if family == 'golden':
-        check_golden()
-    else:
-        write(family, [dict(c, id='%s/%s' % (family, c['id'])) for c in FAMILIES[family]()])
+for family in sys.argv[3:] or FAMILIES:
+    write(family, [dict(c, id='%s/%s' % (family, c['id'])) for c in FAMILIES[family]()])

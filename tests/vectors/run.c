@@ -19,11 +19,7 @@ int main(int argc, char **argv) {
     for (i = 1; i < argc; i++) {
         char          *text = json_file(argv[i]);
         json          *file = text ? json_parse(text) : NULL;
-        const char    *end  = strrchr(argv[i], '/');
-        char           directory[512];
         vectors_result r;
-        snprintf(directory, sizeof directory, "%.*s", end ? (int)(end - argv[i]) : 1, end ? argv[i] : ".");
-        subject.directory = directory;
         if (!file) {
             printf("FAIL %s: no such file, or no JSON\n", argv[i]);
             bad = 1;
@@ -31,9 +27,9 @@ int main(int argc, char **argv) {
             continue;
         }
         r = vectors_run(file, &subject, print, NULL);
-        printf("%s %s: %d passed, %d failed, %d absent, %d that may be so are not\n",
+        printf("%s %s: %d passed, %d failed, %d of systems that %s does not have, %d absent, %d that may be so are not\n",
                r.failed ? "FAIL" : r.passed ? "ok  " : "skip", json_get(file, "family")->text, r.passed, r.failed,
-               r.absent, r.others);
+               r.lacking, subject.name, r.absent, r.others);
         bad |= r.failed != 0;
         free(file);
         free(text);

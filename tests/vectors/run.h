@@ -51,7 +51,7 @@ static int vec_call(vectors_subject *s, const json *row, uint32_t g[3]) {
                vec_shows(s, json_at(row, 4), json_at(row, 5), json_at(row, 6));
 }
 
-/* VECTORS_OK, 0 where it is wrong, VECTORS_ABSENT where the subject cannot be asked; and the last row. */
+/* VECTORS_OK, 0 where it is wrong, VECTORS_LACKING, VECTORS_ABSENT where the subject cannot be asked; and the last row. */
 static int vec_rows(vectors_subject *s, const json *c, size_t *row) {
     const json    *j = json_get(c, "config"), *rows = json_get(c, "rows"), *r = json_first(rows);
     uint32_t       g[3] = {0, 0, 0};
@@ -61,7 +61,8 @@ static int vec_rows(vectors_subject *s, const json *c, size_t *row) {
     f.min_scale = vec_number(j, "min_scale"), f.max_scale = vec_number(j, "max_scale");
     f.tolerance = vec_number(j, "tolerance"), f.growth_interval = (int)vec_number(j, "growth_interval");
     f.hysteresis = (int)vec_number(j, "hysteresis");
-    int result = s->start(s, &f) == VECTORS_OK ? VECTORS_OK : VECTORS_ABSENT;
+    int result = s->start(s, &f);
+    if (result == VECTORS_REFUSED) result = 0;
     for (*row = 0; *row < rows->size && result == VECTORS_OK; ++*row, r = json_behind(r))
         result = r->size == 6 ? vec_trace(s, r) : vec_call(s, r, g);
     return result;

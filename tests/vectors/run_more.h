@@ -1,4 +1,4 @@
-/* run_more.h - runs a case of the families skip, clip, convert, store and state; and a file of any family. */
+/* run_more.h - runs a case of the families skip, clip and convert; and a file of any family. */
 
 #ifndef VECTORS_RUN_MORE_H
 #define VECTORS_RUN_MORE_H
@@ -10,15 +10,6 @@ enum { VECTORS_MOST = 16385, VECTORS_PIECE = 1 << 16 };
 static void vec_put(void *x, size_t i, uint32_t bits, size_t size) {
     const uint16_t half = (uint16_t)bits;
     memcpy((char *)x + i * size, size == 2 ? (const void *)&half : (const void *)&bits, size);
-}
-
-static uint32_t vec_get(const void *x, size_t i, size_t size) {
-    uint32_t bits;
-    uint16_t half;
-    memcpy(&half, (const char *)x + i * size, 2);
-    if (size == 2) return half;
-    memcpy(&bits, (const char *)x + i * size, 4);
-    return bits;
 }
 
 /* The words of a list, repeated over n elements of `size` bytes. */
@@ -127,13 +118,14 @@ static int vec_clip(vectors_subject *s, const json *c, size_t *row) {
     const size_t size = vec_is(json_get(j, "dtype"), "fp32") ? 4 : 2;
     vectors_clip t;
     size_t       k;
-    int          result = VECTORS_OK;
+    int          result;
     memset(&t, 0, sizeof t);
     t.system = json_get(c, "system")->text, t.dtype = json_get(j, "dtype")->text, t.count = n->size;
     t.max_norm = vec_number(j, "max_norm"), t.scale = vec_number(j, "scale");
     for (k = 0; k < t.count; k++)
         t.n[k] = (size_t)json_number(json_at(n, k)), t.gradients[k] = gradients[k], t.after[k] = after[k];
-    if (!s->clip_begin || s->clip_begin(s, &t) != VECTORS_OK) return VECTORS_ABSENT;
+    result = s->clip_begin ? s->clip_begin(s, &t) : VECTORS_ABSENT;
+    if (result != VECTORS_OK) return result == VECTORS_REFUSED ? 0 : result;
     for (*row = 0; *row < rows->size && result; ++*row)
         result = vec_clip_row(s, &t, json_at(rows, *row), size, (uint32_t)vec_number(j, "ulp"));
     s->end(s);
@@ -190,65 +182,24 @@ static int vec_convert(vectors_subject *s, const json *c, size_t *row) {
     return same;
 }
 
-static int vec_store(vectors_subject *s, const json *c, size_t *row) {
-    const json *pairs = json_get(c, "pairs"), *pair = json_first(pairs);
-    int         ok = s->store ? VECTORS_OK : VECTORS_ABSENT;
-    for (*row = 0; *row < pairs->size && ok == VECTORS_OK; ++*row, pair = json_behind(pair)) {
-        const json *given = json_at(pair, 0), *wanted = json_at(pair, 1);
-        uint32_t    in[8] = {0}, out[8] = {0};
-        size_t      i;
-        for (i = 0; i < given->size; i++) in[i] = vec_bits(json_at(given, i));
-        ok = s->store(json_get(c, "system")->text, in, out);
-        for (i = 0; i < wanted->size && ok == VECTORS_OK; i++) ok = out[i] == vec_bits(json_at(wanted, i));
-    }
-    return ok;
-}
-
-static size_t vec_read(const char *directory, const char *name, unsigned char *bytes, size_t room) {
-    char   path[512];
-    FILE  *file;
-    size_t n;
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    file = fopen(path, "rb");
-    n    = file ? fread(bytes, 1, room, file) : 0;
-    if (file) fclose(file);
-    return n;
-}
-
-static int vec_state(vectors_subject *s, const json *c, size_t *row) {
-    static const char *const whats[] = {"master", "m", "v", "model"};
-    static unsigned char     bytes[8192];
-    const json *tensors = json_get(c, "tensors"), *t = json_first(tensors);
-    size_t      i, k, n = s->state ? vec_read(s->directory, json_get(json_get(c, "config"), "file")->text, bytes, 8192) : 0;
-    int         ok = s->state ? s->state(s, c, bytes, n) : VECTORS_ABSENT;
-    for (*row = 0; *row < tensors->size && ok == VECTORS_OK; ++*row, t = json_behind(t))
-        for (k = 0; k < 4; k++) {
-            const json *wanted = json_get(t, whats[k]);
-            const void *x      = wanted->size ? s->array(s, (int)*row, whats[k]) : NULL;
-            for (i = 0; x && i < wanted->size && ok == VECTORS_OK; i++)
-                ok = vec_bits(json_at(wanted, i)) == vec_get(x, i, k < 3 ? 4 : 2);
-        }
-    return ok;
-}
-
-/* Of cases that may be so, others are no failure. */
-typedef struct vectors_result { int passed, failed, absent, others; } vectors_result;
+/* lacking: of systems that the subject does not have; absent: what it cannot be asked. Of cases that may be so, others
+   are no failure. */
+typedef struct vectors_result { int passed, failed, lacking, absent, others; } vectors_result;
 
 static vectors_result vectors_run(const json *file, vectors_subject *s, vectors_failed failed, void *user) {
     const json    *cases = json_get(file, "cases"), *c = json_first(cases), *family = json_get(file, "family");
-    vectors_result r = {0, 0, 0, 0};
+    vectors_result r = {0, 0, 0, 0, 0};
     size_t         i, row;
     for (i = 0; i < cases->size; i++, c = json_behind(c)) {
         const int may = vec_is(json_get(c, "demand"), "may");
         int       ok;
         row = 0;
         ok  = vec_is(family, "skip") ? vec_skip(s, c, &row) : vec_is(family, "clip") ? vec_clip(s, c, &row)
-            : vec_is(family, "convert") ? vec_convert(s, c, &row)
-            : vec_is(family, "store") ? vec_store(s, c, &row) : vec_is(family, "state") ? vec_state(s, c, &row)
-            : vec_rows(s, c, &row);
+            : vec_is(family, "convert") ? vec_convert(s, c, &row) : vec_rows(s, c, &row);
         r.passed += ok == 1;
         r.failed += ok == 0 && !may;
         r.others += ok == 0 && may;
+        r.lacking += ok == VECTORS_LACKING;
         r.absent += ok == VECTORS_ABSENT;
         if (ok == 0 && !may) failed(user, c, (int)row);
     }

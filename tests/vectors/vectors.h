@@ -17,7 +17,11 @@ typedef struct vectors_config { /* 0: the system has no such number */
     int         growth_interval, hysteresis;
 } vectors_config;
 
-enum { VECTORS_ABSENT = -2 /* it cannot be asked this */, VECTORS_REFUSED = -1, VECTORS_SKIPPED = 0, VECTORS_OK = 1 };
+enum {
+    VECTORS_LACKING = -3, /* it has no such system */
+    VECTORS_ABSENT  = -2, /* it cannot be asked this */
+    VECTORS_REFUSED = -1, VECTORS_SKIPPED = 0, VECTORS_OK = 1
+};
 
 /* An optimizer's step on n elements: what stands before it, and after it. */
 typedef struct vectors_state {
@@ -50,7 +54,7 @@ struct vectors_subject {
     int         left; /* overflows that do not move the scale yet: hysteresis */
     int         samples; /* nonzero: not all 2^32 floats of a digest */
 
-    /* A new scaler; VECTORS_SKIPPED if there is none of this system. */
+    /* A new scaler; VECTORS_LACKING if there is none of this system. */
     int (*start)(vectors_subject *s, const vectors_config *config);
     /* Check n gradients, bits of floats, and unscale them in place. VECTORS_OK or VECTORS_REFUSED. */
     int (*unscale)(vectors_subject *s, uint32_t *gradients, size_t n);
@@ -68,21 +72,12 @@ struct vectors_subject {
     void (*end)(vectors_subject *s);
 
     /* Steps that clip, with dynamic scale: VECTORS_OK if taken, VECTORS_SKIPPED; then end. clip_begin:
-       VECTORS_SKIPPED if there is none of this system. */
+       VECTORS_LACKING if there is none of this system. */
     int (*clip_begin)(vectors_subject *s, vectors_clip *clip);
     int (*clip)(vectors_subject *s, vectors_clip *clip);
 
     /* n numbers of type `from` to type `to`. */
     void (*convert)(void *dst, const char *to, const void *src, const char *from, size_t n);
-
-    /* A state file of the optimizer that a case tells of: load it. Then "master", "m", "v" (bits of fp32) or "model"
-       of a tensor; NULL where it is not shown. Files lie in this directory. */
-    int (*state)(vectors_subject *s, const json *the_case, const unsigned char *file, size_t size);
-    const void *(*array)(vectors_subject *s, int tensor, const char *what);
-    const char *directory;
-
-    /* A function of optimizer state, by its name in README.md; VECTORS_ABSENT if there is none. */
-    int (*store)(const char *what, const uint32_t *in, uint32_t *out);
 };
 
 /* Told of each case that fails, and the last of its rows that was run. */

@@ -1,4 +1,4 @@
-# Checks that cannot fail, as the end of a script: self.sh appends them to a copy of report.sh. dead.sh has to find each
+# Checks that cannot fail, as the end of a script: self.sh appends them to a copy of pages.sh. dead.sh has to find each
 # line that says so, and no other.
 try 'planted: whatever the program does' sh -c "'$build/report' --bogus || echo"
 : > "$out/two"

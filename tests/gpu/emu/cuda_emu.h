@@ -210,11 +210,8 @@ cudaError_t emu_launch(const std::function<void()> &kernel, dim3 grid, dim3 bloc
                        cudaStream_t stream, const std::function<void()> &whole_block);
 
 /* PTX, with ptx.cpp linked: what runs the current block of a kernel as PTX, with its arguments as
-   they are now; empty: there is none, and its C++ body runs. Told the name of a kernel, and from a
-   text in place of EMU_PTX, for tests. */
+   they are now; empty: there is none, and its C++ body runs. */
 std::function<void()> emu_ptx(const void *kernel, void **args);
-std::function<void()> emu_ptx_body(const char *kernel, void **args);
-void                  emu_ptx_read(const char *text);
 
 /* What a launch asks for at run time; extern __shared__ arrays begin here. */
 extern char   emu_dynamic_shared[];

@@ -502,12 +502,6 @@ library &the_library() {
 
 } // namespace
 
-void emu_ptx_read(const char *source) { the_library().read(source); }
-
-std::function<void()> emu_ptx_body(const char *kernel, void **arguments) {
-    return the_library().body(kernel, arguments);
-}
-
 std::function<void()> emu_ptx(const void *kernel, void **arguments) {
     const auto it = the_library().names.find((const char *)kernel);
     if (it == the_library().names.end()) return num_others++, std::function<void()>();

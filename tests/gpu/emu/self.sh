@@ -58,22 +58,6 @@ if [ -n "$asan" ]; then tests sanitize "$fake $sanitize" "$sanitize"
 else skip sanitize "$cxx has no address and undefined-behaviour sanitizers"
 fi
 
-plain_cuda() { # plain_cuda NAME EMULATOR FLAGS: test_plain.cu, which is CUDA as its users write it
-    if plain "$out/plain-$1.o" "$cxx" $emu/test_plain.cu $fake -O1 $warnings $3 &&
-        link "plain-$1" "$cxx" "$3" "plain-$1.o" "emu-$2.o"; then lines "plain-$1" "$out/plain-$1"
-    else fail "plain-$1: does not compile" "$out/plain-$1.o.log"
-    fi
-}
-warnings='-Wall -Wextra -Werror'
-plain_cuda cuda plain
-if [ -n "$asan" ]; then
-    plain_cuda sanitize sanitize "$sanitize"
-    plain "$out/dynamic.o" "$cxx" $emu/test_plain.cu $fake $sanitize -DBUG_DYNAMIC &&
-        link dynamic "$cxx" "$sanitize" dynamic.o emu-sanitize.o
-    "$out/dynamic" --filter dynamic > "$out/dynamic.said" 2>&1
-    try 'dynamic: ASan reports shared memory behind what the launch has asked for' \
-        grep 'AddressSanitizer: use-after-poison' "$out/dynamic.said"
-fi
 for odd in '<<<1, 1>>>(x);' 'k<<<1, 1;' 'extern static float x[]'; do
     echo "$odd" > "$out/odd.ii"
     refuses "plain.awk: refuses $odd" '^plain.awk: ' sh -c 'awk -f "$1" "$2" > /dev/null' - $emu/plain.awk "$out/odd.ii"

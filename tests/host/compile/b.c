@@ -10,7 +10,7 @@ EXPORTED int        autocast_in_b(void);
 
 amp_result from_b(amp_scaler *s) {
     const float      g      = 1.0f;
-    const amp_result result = amp_scaler_check(s, &g, AMP_F32, 1);
+    const amp_result result = amp_scaler_unscale(s, NULL, &g, AMP_F32, 1);
     return result == AMP_OK ? amp_scaler_update(s) : result;
 }
 

@@ -1,7 +1,7 @@
 /* device.h - what nvcc knows by itself, declared for a C++ compiler that only checks types.
 
    In front of a .cu it takes the place of the compiler, not of the toolkit: whatever the host calls
-   comes from NVIDIA's headers or is missing. See tests/host/headers.sh. */
+   comes from NVIDIA's headers or is missing. See tests/gpu/headers.sh. */
 
 #ifndef DEVICE_H_INCLUDED
 #define DEVICE_H_INCLUDED

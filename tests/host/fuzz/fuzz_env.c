@@ -1,18 +1,17 @@
 /* fuzz_env.c - amp_optimizer_desc_from_env and whatever the user of a program sets.
 
-       case   desc (one byte), then the values of AMP_DTYPE, AMP_LOSS_SCALE and AMP_ENABLE, one a
-              line; a - alone is not set, as is a line that is not there */
+       case   desc (one byte), then the values of AMP_DTYPE and AMP_ENABLE, one a line; a - alone is
+              not set, as is a line that is not there */
 
 #define _POSIX_C_SOURCE 200112L /* setenv, unsetenv */
 #include "amp.h"
 #include "fuzz.h"
 
-enum { MAX_VALUE = 256, NUM_DESCS = 16 };
+enum { MAX_VALUE = 256, NUM_DESCS = 14 };
 
-static const char *const variables[3] = {"AMP_DTYPE", "AMP_LOSS_SCALE", "AMP_ENABLE"};
+static const char *const variables[2] = {"AMP_DTYPE", "AMP_ENABLE"};
 
-static char              problem[AMP_PROBLEM_SIZE];
-static const amp_storage storages[2] = {{AMP_FORMAT_SPLIT, AMP_FORMAT_BF16}, {AMP_FORMAT_SR, AMP_FORMAT_8BIT}};
+static char problem[AMP_PROBLEM_SIZE];
 
 /* What a program may have chosen before it asks. All zero bytes first, so that memcmp compares. */
 static void desc_of(unsigned which, amp_optimizer_desc *d) {
@@ -62,12 +61,6 @@ static void desc_of(unsigned which, amp_optimizer_desc *d) {
         d->scaler.preset = AMP_PRESET_NONE;
         d->dtype         = AMP_F16;
         break;
-    case 14:
-    case 15: /* masters that other types cannot have */
-        d->scaler.preset = AMP_PRESET_NONE;
-        d->dtype         = AMP_BF16;
-        d->storage       = &storages[which - 14];
-        break;
     default: break;
     }
 }
@@ -91,7 +84,7 @@ static void check_error(const amp_optimizer_desc *before, const amp_optimizer_de
     int i, named = 0;
     PROPERTY(variable && strstr(problem, variable) == problem, "a problem names the variable");
     PROPERTY(memcmp(before, after, sizeof *before) == 0, "an error leaves desc as it was");
-    for (i = 0; i < 3; i++)
+    for (i = 0; i < 2; i++)
         if (variable && strcmp(variable, variables[i]) == 0) named = 1;
     PROPERTY(named, "an error names its variable");
     PROPERTY(value && getenv(variable) && strcmp(value, getenv(variable)) == 0,
@@ -108,13 +101,11 @@ static void check_ok(const amp_optimizer_desc *before, const amp_optimizer_desc 
              "asking twice changes nothing");
     other.dtype  = before->dtype;
     other.scaler = before->scaler;
-    if (after->dtype != before->dtype) other.storage = before->storage;
-    PROPERTY(memcmp(&other, before, sizeof other) == 0, "nothing but dtype, scaler and its storage changes");
-    PROPERTY(!after->storage || after->storage->moments == before->storage->moments, "moments stay");
+    PROPERTY(memcmp(&other, before, sizeof other) == 0, "nothing but dtype and scaler changes");
     PROPERTY(after->dtype != AMP_F16 || before->dtype == AMP_F16 || after->scaler.preset != AMP_PRESET_NONE,
              "fp16 that the environment brings has a scale");
-    if (!getenv("AMP_DTYPE") && !getenv("AMP_LOSS_SCALE") && !enable)
-        PROPERTY(memcmp(after, before, sizeof *after) == 0, "desc keeps what is not set");
+    if (after->dtype == before->dtype && !enable)
+        PROPERTY(memcmp(after, before, sizeof *after) == 0, "desc stays unless a variable wants another type, or on or off");
     if (enable && strcmp(enable, "0") == 0)
         PROPERTY(after->dtype == AMP_F32 && after->scaler.disabled,
                  "AMP_ENABLE=0 is fp32 and no scaler");
@@ -130,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char               text[MAX_VALUE];
     amp_result         result;
     int                i;
-    for (i = 0; i < 3; i++) {
+    for (i = 0; i < 2; i++) {
         const int absent = b.at >= b.end;
         size_t    n      = 0;
         for (; b.at < b.end && *b.at != '\n'; b.at++)

@@ -1,13 +1,13 @@
 # The page of a run: examples/report.c reads the lines of trainers, and of a run of 100 layers and
 # 10,000 steps; it refuses damaged ones; a browser shows the page without a message on its console.
-# usage: [CC=COMPILER] report.sh OUTDIR DIRECTORY-OF-EXAMPLES
-suite=report out=${1:?usage: report.sh OUTDIR DIRECTORY}
-build=${2:?usage: report.sh OUTDIR DIRECTORY}
+# usage: [CC=COMPILER] pages.sh OUTDIR DIRECTORY-OF-EXAMPLES
+suite=pages out=${1:?usage: pages.sh OUTDIR DIRECTORY}
+build=${2:?usage: pages.sh OUTDIR DIRECTORY}
 . tests/lib.sh
 
 cat > "$out/many.c" << 'END'
 /* A run of 100 layers and 10,000 steps, as lines: gradients that fade with depth and with time,
-   overflows, a spike, a NaN, a name that HTML would stumble over. */
+   overflows, a step asked to be skipped, a NaN, a name that HTML would stumble over. */
 #define AMP_IMPLEMENTATION
 #define AMP_STATIC
 #include "amp.h"
@@ -27,7 +27,7 @@ static float uniform(void) {
 }
 
 int main(void) {
-    const amp_report_desc watch = {EVERY, 0.0f, 6.0f};
+    const amp_report_desc watch = {EVERY};
     amp_optimizer      opt;
     amp_optimizer_desc desc = {0};
     uint64_t           told = 0;
@@ -48,8 +48,9 @@ int main(void) {
         const float scale = amp_optimizer_loss_scale(&opt);
         for (int i = 0; i < LAYERS; i++)
             for (int k = 0; k < N; k++)
-                grad[i][k] = amp_f32_to_f16(uniform() * (step == 6920 ? 1.0f : uniform()) * scale *
+                grad[i][k] = amp_f32_to_f16(uniform() * uniform() * scale *
                              expf(-0.12f * (float)i - 0.0002f * (float)step) * 0.4f);
+        if (step == 6920) amp_optimizer_scaler(&opt)->found_inf = 1;
         if (step == 9000) grad[60][5].bits = 0x7e00;
         if (amp_optimizer_step(&opt, 1e-3f) != AMP_OK) return 1;
         if (step % EVERY == 0 && amp_report_json(&opt, stdout, &told) != AMP_OK) return 1;
@@ -60,7 +61,7 @@ int main(void) {
 END
 ${CC:-cc} -std=c99 -O2 -Wall -Wextra -I. "$out/many.c" -o "$out/many" -lm > "$out/log" 2>&1 &&
     "$out/many" > "$out/many.jsonl" && "$build/report" "$out/many.jsonl" > "$out/log" 2>&1 &&
-    grep -q ': 10000 steps, 100 tensors, 100 samples, ' "$out/log"
+    grep -q ': 10000 steps, 100 tensors, 100 samples$' "$out/log"
 check 'a run of 100 layers and 10,000 steps becomes a page' $?
 page=$out/many.jsonl.html
 bytes=$(wc -c < "$page") && [ "$bytes" -lt 1000000 ]
@@ -73,9 +74,9 @@ check 'it asks nothing of a network' $?
     [ "$(grep -o '<tr><th title=' "$page" | wc -l)" = 100 ] &&
     grep -q 'block0.&#60;mlp&#62; &#38; &#34;norm&#34;' "$page" && ! grep -q '<mlp>' "$page"
 check 'each layer has its row on the map and in the table, its name as text' $?
-grep -q "class='skip overflow' d='M[0-9]" "$page" && grep -q "class='skip spike' d='M[0-9]" "$page" &&
+grep -q "class='skip overflow' d='M[0-9]" "$page" && grep -q "class='skip asked' d='M[0-9]" "$page" &&
     grep -q "class=line d='M0 [0-9.]*H[0-9]*V" "$page" && grep -q "class=line d='M0 [0-9.V]*L1 " "$page"
-check 'the scale in stairs, with overflows and the spike; the norm as a line' $?
+check 'the scale in stairs, with overflows and what was asked for; the norm as a line' $?
 head -n 30 "$out/many.jsonl" > "$out/short.jsonl" && "$build/report" "$out/short.jsonl" --out "$out/short.html" \
     --title 'a < b & "c"' > "$out/log" && grep -q ': 3000 steps' "$out/log" &&
     grep -q '<h1>a &#60; b &#38; ' "$out/short.html"
@@ -95,6 +96,15 @@ if have chromium; then
         "file://$(cd "$out" && pwd)/many.jsonl.html" 2> "$out/log" | grep -c '<span title=' > "$out/dom"
     [ "$(cat "$out/dom")" -ge 1 ]
     check 'and takes it for what it is' $?
+    # On 400 pixels; names of 40 and of 200 characters, which differ at their ends.
+    sed 's/attention.qkv.weight/&.that_has_quite_a_name/g; s/block0[.]<mlp>/&01234567890123456789012345678901234567890123456789/' \
+        "$out/many.jsonl" > "$out/long.jsonl" && "$build/report" "$out/long.jsonl" > "$out/log" 2>&1
+    sed 's,</body>,<style>body{width:400px;margin:0}</style><script>document.title="cut: "+[...document.querySelectorAll(".names span\,th\,td\,dd\,h1\,h2\,.cards div\,li")].filter(e=>e.scrollWidth>e.clientWidth+1||e.scrollHeight>e.clientHeight+4||e.getBoundingClientRect().right>391).length+"."</script>&,' \
+        "$out/long.jsonl.html" > "$out/phone.html"
+    timeout 60 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$out/chromium" --window-size=500,2000 --dump-dom \
+        "file://$(cd "$out" && pwd)/phone.html" 2> "$out/log" | grep -o '<title>cut: [0-9]*[.]' > "$out/cut"
+    [ "$(cat "$out/cut")" = '<title>cut: 0.' ]
+    check 'on a phone nothing is cut off' $?
 else
     skip browser 'chromium not found'
 fi
@@ -128,14 +138,30 @@ numbers "$out/without" && numbers "$out/with" --report "$out/train.jsonl" && [ "
     cmp "$out/without" "$out/with" > "$out/log" 2>&1
 check 'train: a run that reports has the numbers of one that does not' $?
 
+"$build/report" "$out/train.jsonl" "$out/gpt.jsonl" "$out/short.jsonl" --out "$out/three.html" > "$out/log" 2>&1 &&
+    grep -q 'train.jsonl: 44 steps, 8 tensors, 44 samples$' "$out/log" && grep -q 'gpt.jsonl: .* 28 tensors' "$out/log" &&
+    grep -q 'short.jsonl: 3000 steps, 100 tensors, 30 samples$' "$out/log"
+check 'of several runs each has its counts' $?
+"$build/gpt" --quick --tier c --dtype bf16 --seeds 1 --steps 3 --out "$out" --report "$out/c.jsonl" > "$out/log" 2>&1 &&
+    "$build/report" "$out/c.jsonl" > "$out/log" 2>&1 &&
+    [ "$(grep -o 'products in fp32 arithmetic, whatever their types; 16 bits save memory here' "$out/c.jsonl.html" | wc -l)" = 2 ]
+check 'a processor without 16-bit products is named, and where there is nothing to change, too' $?
+
 refuses 'a missing file is named' nowhere "$build/report" "$out/nowhere"
+sed 's/"norm":[0-9.e+-]*/"norm":nan/' "$out/train.jsonl" > "$out/nan.jsonl"
+refuses 'NaN in JSON is named' "nan.jsonl, line 3: is not JSON where it has 'nan'; give" "$build/report" "$out/nan.jsonl"
+(sed 6q "$out/train.jsonl"; sed -n '7,8s/.*/&/p' "$out/nan.jsonl"; sed 1,8d "$out/train.jsonl") > "$out/one.jsonl"
+"$build/report" "$out/one.jsonl" > "$out/log" && grep -q ": 44 steps, .*; line 7 is not JSON where it has 'nan'; this" "$out/log"
+check 'in one line of many it is left out' $?
+refuses 'a file without an end has one' '/dev/zero: is longer than 1 GB, or a line' "$build/report" /dev/zero
+refuses 'for ncf, too' '/dev/zero: has more than 200 million lines, or one' "$build/ncf" --out "$out" --data /dev/zero
 refuses 'a foreign file is named, with its line' 'Makefile, line 1' "$build/report" Makefile
 head -c 5000 "$out/many.jsonl" > "$out/torn.jsonl"
 refuses 'a torn line alone is named' 'torn.jsonl, line 1: ends early' "$build/report" "$out/torn.jsonl"
 head -c 20000 "$out/train.jsonl" > "$out/torn.jsonl"
 torn=$(($(wc -l < "$out/torn.jsonl") + 1))
 "$build/report" "$out/torn.jsonl" > "$out/log" &&
-    grep -q "torn.jsonl: line $torn ends early (the run was killed?)" "$out/log" &&
+    grep -q "torn.jsonl: .*; line $torn ends early (the run was killed?)" "$out/log" &&
     grep -q "line $torn ends early" "$out/torn.jsonl.html"
 check 'behind whole lines it is left out, and the page says so' $?
 (cat "$out/torn.jsonl"; echo; sed 1d "$out/train.jsonl") > "$out/again.jsonl"
