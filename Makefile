@@ -71,9 +71,9 @@ coverage: ## lines, branches and conditions of amp.h that the tests run, by room
 sum: # of the last make test and make ci together
 	$(Q)$(RUN) $(call logs,$(TEST_SUITES) $(CI_SUITES))
 
-soak: $(BUILD)/ddp_mpi $(BUILD)/tests/o2/model.log ## 10^6 steps, 2,500 kills, 10^6 sequences of calls; fuzz for HOURS=8, build/soak keeps the cases found
+soak: $(BUILD)/ddp_mpi $(BUILD)/tests/o2/model.log ## 10^5 steps, 2,500 kills, 10^6 sequences of calls; fuzz for HOURS=8, build/soak keeps the cases found
 	$(Q)mkdir -p $(BUILD)/soak
-	$(Q)STEPS=1000000 KILLS=1000 CC="$(CC)" sh tests/trainers/long.sh $(BUILD)/soak/long $(BUILD)
+	$(Q)STEPS=100000 KILLS=1000 CC="$(CC)" sh tests/trainers/long.sh $(BUILD)/soak/long $(BUILD)
 	$(Q)KILLS=500 sh tests/trainers/ranks.sh $(BUILD)/soak/ranks $(BUILD)/ddp_mpi
 	$(Q)$(BUILD)/tests/o2/model 1000001 1000000
 	$(Q)for fault in a r s; do $(BUILD)/tests/o2/model 1000001 20000 $$fault || exit; done

@@ -185,17 +185,15 @@
    Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
    loss there, too (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel), and the host
    never waits. A CUDA graph can hold a step: capture amp_optimizer_step_graph, and call
-   amp_optimizer_set_lr before each replay. On GPUs of compute capability 9.0 and up (CUDA 12.3)
-   the step's second kernel is launched before the first ends. A captured step then has
-   an edge with data (programmatic dependency). Hosts that walk graphs must ask for edge data; else
-   cudaGraphGetEdges and the like return cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
+   amp_optimizer_set_lr before each replay.
 
    Your own optimizer kernel learns of a skip in one of three ways:
        read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler
                       alone (cublasSaxpy): unscale, cudaMemcpy found_inf, step if it is 0, update
        gate           amp_optimizer_check, your kernel, end_step. The kernel begins with
                       if (gate->skip) return; where gate is that of amp_optimizer_gate
-       graph node     amp_cuda_if_begin and _end around launches that you cannot change; CUDA 12.4
+       graph node     a conditional node around launches that you cannot change: CUDA's own,
+                      12.4, in examples/step_cuda.cu
    amp.h's functions run on the host. Kernels use __half and __nv_bfloat16, with the same bits.
 
    Work is queued on the backend's stream. If backward or a collective runs on another one, the
@@ -228,9 +226,6 @@
        AMP_DEF              everywhere: the linkage of the functions, such as
                             __declspec(dllexport); default extern (amp_kernels.cu's are extern)
        AMP_KERNELS          in amp_kernels.cu and tests only
-       AMP_NO_CONDITIONAL   for amp_kernels.cu: without amp_cuda_if_begin, so that a program built
-                            with CUDA 12.4 or newer loads on an older driver
-       AMP_NO_EARLY_LAUNCH  for amp_kernels.cu: a step's second kernel waits for the first (>>gpu)
        -lm                  compilers other than gcc and clang may need it, for a square root
 
    >>promises
@@ -704,13 +699,6 @@ extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, 
 extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                           amp_dtype src_type, size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
-
-/* In a capture of stream: capture work on body, another stream, between these calls. It runs only
-   if *skip, in device memory (&gate->skip, or found_inf of a scaler), is 0 when the graph reaches
-   it. AMP_ERROR_UNSUPPORTED: toolkit or driver before CUDA 12.4, or body is being captured.
-   AMP_ERROR_BAD_STATE: stream is not. */
-extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
-extern amp_result amp_cuda_if_end(amp_stream body);
 
 /* --------------------------------------------------------------- >>api  control
    More of the optimizer: arrays that hold several tensors, or move; steps in graphs, and with
@@ -2238,16 +2226,17 @@ AMPI_FN double ampi_power(double beta, uint64_t n) {
 AMPI_FN float ampi_bias(double beta, uint64_t step) {
     return ampi_single(ampi_div64(1.0, ampi_sub64(1.0, ampi_power(beta, step))));
 }
-AMPI_FN void ampi_numbers(ampi_control *c, amp_kind kind) {
-    ampi_rates *r = &c->rates;
+AMPI_FN void ampi_numbers(ampi_rates *r, double beta1, double beta2, uint64_t step,
+                          amp_kind kind) {
     if (AMPI_SECOND >> kind & 1) {
-        r->bias1 = ampi_bias(c->beta1, c->gate.step);
-        r->bias2 = ampi_bias(c->beta2, c->gate.step);
+        const float bias1 = ampi_bias(beta1, step), bias2 = ampi_bias(beta2, step);
+        r->bias1 = bias1;
+        r->bias2 = bias2;
     }
-    r->beta1      = ampi_single(c->beta1);
-    r->beta2      = ampi_single(c->beta2);
-    r->beta1_rest = ampi_single(ampi_sub64(1.0, c->beta1));
-    r->beta2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
+    r->beta1      = ampi_single(beta1);
+    r->beta2      = ampi_single(beta2);
+    r->beta1_rest = ampi_single(ampi_sub64(1.0, beta1));
+    r->beta2_rest = ampi_single(ampi_sub64(1.0, beta2));
 }
 
 /* Writes the decision into the history (>>core report). */
@@ -2256,41 +2245,52 @@ AMPI_FN void ampi_record_step(const amp_plan *plan);
 /* Decide, after the check and the ranks' agreement. What the check found (norm2, maxima)
    determines the gate, the numbers of this step, and the next scale, which waits to be published.
    The clip factor is torch's: max_norm / (norm + 1e-6) if that is below 1. A factor of 0 counts
-   as an overflow, because the step would have zero gradients. */
+   as an overflow, because the step would have zero gradients. One thread of a GPU does this while
+   all others wait: so numbers are read before the first is written, and the scaler as a whole,
+   since loads and stores in turn would wait for each other. */
 AMPI_FN void ampi_decide(const amp_plan *plan) {
-    ampi_control  *c        = plan->control;
-    amp_scaler    *s        = plan->scaler;
-    const uint32_t disabled = s->disabled;
-    const float    inv      = ampi_inv_scale(s->scale);
-    const double   max_norm = ampi_double(c->rates.max_norm);
-    uint32_t       bad      = c->maxima[0] != 0u, skips;
-    if (plan->new_lr) c->rates.lr = plan->lr;
-    c->norm        = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
-    c->clip_factor = 1.0f;
+    ampi_control  *c         = plan->control;
+    amp_scaler    *s         = plan->scaler;
+    const double   beta1     = c->beta1, beta2 = c->beta2;
+    const double   max_norm  = ampi_double(c->rates.max_norm);
+    const uint64_t step      = c->gate.step, skipped = c->skipped, in_a_row = c->skipped_in_a_row;
+    const uint32_t asked     = c->maxima[0], largest = c->maxima[1];
+    const uint32_t disabled  = s->disabled;
+    const float    inv       = ampi_inv_scale(s->scale);
+    const double   norm      = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
+    float          clip      = 1.0f, inv_scale;
+    uint32_t       bad       = asked != 0u, skips, taken;
+    amp_scaler     next;
     if (max_norm > 0.0) {
-        const double clip = ampi_div64(max_norm, ampi_add64(c->norm, 1e-6));
-        if (clip < 1.0) c->clip_factor = ampi_single(clip);
+        const double factor = ampi_div64(max_norm, ampi_add64(norm, 1e-6));
+        if (factor < 1.0) clip = ampi_single(factor);
     }
-    c->gate.inv_scale = ampi_mul(inv, c->clip_factor);
-    bad |= (uint32_t)ampi_product_overflows(s, c->maxima[1], inv);
-    bad |= (uint32_t)((ampi_bits_of_f32(c->gate.inv_scale) & 0x7fffffffu) == 0u);
-    c->found_inf = bad;
-    skips        = disabled ? (c->maxima[0] & AMPI_BAD_ROW) != 0u : bad;
-    c->gate.skip = skips;
+    inv_scale = ampi_mul(inv, clip);
+    bad |= (uint32_t)ampi_product_overflows(s, largest, inv);
+    bad |= (uint32_t)((ampi_bits_of_f32(inv_scale) & 0x7fffffffu) == 0u);
+    skips = disabled ? (asked & AMPI_BAD_ROW) != 0u : bad;
+    if (plan->new_lr) c->rates.lr = plan->lr;
+    c->norm           = norm;
+    c->clip_factor    = clip;
+    c->gate.inv_scale = inv_scale;
+    c->found_inf      = bad;
+    c->gate.skip      = skips;
     if (plan->record) ampi_record_step(plan);
-    c->did_step = !c->gate.skip;
-    c->skipped += c->gate.skip;
-    c->skipped_in_a_row = c->gate.skip ? c->skipped_in_a_row + 1 : 0;
-    c->gate.step += c->did_step;
-    if (c->did_step) ampi_numbers(c, plan->kind);
-    c->moves = !plan->shared;
-    if (c->moves) {
-        c->next           = *s;
-        c->next.found_inf = skips;
-        s->found_inf      = 0u; /* what is written from here on is for the next step */
-        ampi_scaler_transition(&c->next);
+    taken               = !skips;
+    c->did_step         = taken;
+    c->skipped          = skipped + !taken;
+    c->skipped_in_a_row = taken ? 0 : in_a_row + 1;
+    c->gate.step        = step + taken;
+    c->moves            = !plan->shared;
+    next                = *s;
+    if (taken) ampi_numbers(&c->rates, beta1, beta2, step + 1, plan->kind);
+    if (!plan->shared) {
+        s->found_inf   = 0u; /* what is written from here on is for the next step */
+        next.found_inf = skips;
+        ampi_scaler_transition(&next);
+        c->next = next;
     } else if (!disabled) { /* its owner updates it; count steps where that was forgotten */
-        const uint64_t updates = s->good + s->skipped + 1;
+        const uint64_t updates = next.good + next.skipped + 1;
         c->missed_updates += c->seen_updates == updates;
         c->seen_updates = updates;
         ampi_scaler_record(s, bad);

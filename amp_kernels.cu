@@ -21,7 +21,7 @@
 
    What a step costs, AdamW, fp16 gradients and copies (counted in the emulator or read in SASS):
 
-       launches for 1 to 10,000 tensors   2; 3 if ranks agree; 4 with own; 5 to 9 with few rows
+       launches for 1 to 10,000 tensors   2; 3 if ranks agree; 4 with own; 6 to 9 with few rows
        host synchronisations              0
        registers, spills                  at most 64, in other storage 80; none (13.0: make cuda)
        instructions                       B 191 to 212 for 4 elements, A 5.8 to 6.5 for one
@@ -90,12 +90,9 @@ template <class F> static cudaError_t ampi_outside_captures(const F &call) {
 }
 
 /* CUDA loads a kernel when it is first used, which should not be during a capture. */
-static amp_result ampi_load_kernel(const void *kernel, int *ptx_version = NULL) {
-    cudaFuncAttributes code = {};
-    const cudaError_t  error =
-        ampi_outside_captures([&] { return cudaFuncGetAttributes(&code, kernel); });
-    if (ptx_version) *ptx_version = code.ptxVersion;
-    return ampi_cuda(error);
+static amp_result ampi_load_kernel(const void *kernel) {
+    cudaFuncAttributes code;
+    return ampi_cuda(ampi_outside_captures([&] { return cudaFuncGetAttributes(&code, kernel); }));
 }
 
 static amp_result ampi_is_capturing(amp_stream stream, bool *capturing) {
@@ -105,16 +102,14 @@ static amp_result ampi_is_capturing(amp_stream stream, bool *capturing) {
     return result;
 }
 
-/* How a kernel is launched. early: it begins with ampi_wait_for_previous. */
 struct ampi_grid {
     unsigned   blocks, threads;
     amp_stream stream;
-    bool       early;
 };
 
 static ampi_grid ampi_grid_on(amp_stream stream, uint64_t blocks, unsigned threads) {
     const uint64_t most = 0x7fffffff;
-    return {(unsigned)(blocks == 0 ? 1 : blocks < most ? blocks : most), threads, stream, false};
+    return {(unsigned)(blocks == 0 ? 1 : blocks < most ? blocks : most), threads, stream};
 }
 
 /* The most blocks of a launch, and the threads of a block (32, 64, 128 or 256), where tests set
@@ -136,16 +131,9 @@ static ampi_grid ampi_grid_of(const amp_backend *backend, uint64_t blocks, unsig
 template <class... P>
 static amp_result ampi_launch(const ampi_grid &grid, void (*kernel)(P...),
                               typename ampi_identity<P>::type... arguments) {
-    void               *pointers[] = {(void *)&arguments...};
-    cudaLaunchAttribute early = {};
-    const dim3          blocks(grid.blocks), threads(grid.threads);
-    cudaLaunchConfig_t  config = {blocks, threads, 0, grid.stream, &early, 1};
-    if (!grid.early)
-        return ampi_cuda(cudaLaunchKernel((const void *)kernel, blocks, threads, pointers, 0,
-                                          grid.stream));
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    return ampi_cuda(cudaLaunchKernelExC(&config, (const void *)kernel, pointers));
+    void *pointers[] = {(void *)&arguments...};
+    return ampi_cuda(cudaLaunchKernel((const void *)kernel, dim3(grid.blocks), dim3(grid.threads),
+                                      pointers, 0, grid.stream));
 }
 
 /* A launch where there may be no backend, which would have loaded the kernel. */
@@ -167,19 +155,6 @@ AMPI_DEVICE void ampi_device_fence(void) {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #else
     __threadfence();
-#endif
-}
-
-/* B may be launched while A still runs. Its blocks take the room that A's last ones leave, and
-   wait until they can read all that A has written. */
-AMPI_DEVICE void ampi_let_next_begin(void) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-AMPI_DEVICE void ampi_wait_for_previous(void) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
@@ -578,7 +553,7 @@ template <int WARPS> struct ampi_found {
 
 enum { AMPI_NONE = 0x7fffffff };
 static_assert(AMPI_LANES == 8 * 32, "a warp has eight lanes in each thread");
-static_assert(AMPI_CHUNK / 32 <= 0xffff, "found.nonzero: a thread counts its elements in 16 bits");
+static_assert(AMPI_CHUNK <= 0xffff, "a thread, and a team, counts its elements in 16 bits");
 
 /* What the warps of a team exchange. */
 struct ampi_warps {
@@ -741,15 +716,16 @@ AMPI_DEVICE void ampi_take_rows(ampi_found<WARPS> *f, const ampi_array<TYPE> &mi
 template <int WARPS>
 AMPI_DEVICE void ampi_tell_found(const ampi_found<WARPS> &f, uint64_t rest, int count,
                                  ampi_warps *team, ampi_tally *found) {
-    found->max = f.max;
-    if (ampi_reduce<WARPS, false>(f.nonfinite, team)) {
+    const uint32_t nonzero = (f.nonzero & 0xffffu) + (f.nonzero >> 16);
+    const uint32_t both    = ampi_reduce<WARPS, true>(nonzero + (f.nonfinite << 16), team);
+    found->max       = f.max;
+    found->nonfinite = both >> 16;
+    found->zeros     = (unsigned)count - (both >> 16) - (both & 0xffffu);
+    if (both >> 16) {
         const uint32_t late = (uint32_t)(AMPI_NONE - f.first);
-        found->nonfinite = ampi_reduce<WARPS, true>(f.nonfinite, team);
-        found->nan       = ampi_reduce<WARPS, true>(f.nan, team);
-        found->late      = rest - AMPI_NONE + ampi_reduce<WARPS, false>(late, team);
+        found->nan  = ampi_reduce<WARPS, true>(f.nan, team);
+        found->late = rest - AMPI_NONE + ampi_reduce<WARPS, false>(late, team);
     }
-    found->zeros = (unsigned)count - found->nonfinite -
-                   ampi_reduce<WARPS, true>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team);
 }
 
 /* A team checks count elements from start on, as the CPU's ampi_check_chunk does, and in the same
@@ -934,7 +910,6 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
     ampi_warps    *team      = &room->teams[number];
     uint32_t       bad = 0, largest = 0;
     uint64_t       c = (uint64_t)blockIdx.x * per_block + number;
-    ampi_let_next_begin();
     for (; c < plan.num_chunks; c += (uint64_t)gridDim.x * per_block) {
         const uint32_t i     = plan.chunk_slots[c];
         ampi_slot     *slot  = &plan.slots[i];
@@ -1040,24 +1015,6 @@ AMPI_KERNEL(4) ampi_count_kernel(amp_plan plan) {
     }
 }
 
-/* In tables of so many tiles each block counts all entries, which is faster than a launch. */
-enum { AMPI_FEW_TILES = 4 };
-AMPI_DEVICE void ampi_count_all(const ampi_sparse *s, const ampi_tile &t, uint32_t given,
-                                uint32_t *next, uint32_t *total) {
-    for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) next[d] = total[d] = 0;
-    __syncthreads();
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < given; i += blockDim.x) {
-        const uint32_t digit = ampi_row(s, i) & 255u;
-        atomicAdd(&total[digit], 1u);
-        if (i < t.first) atomicAdd(&next[digit], 1u);
-    }
-    __syncthreads();
-    for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x)
-        for (unsigned k = 0; k < d; k++) next[d] += total[k];
-    __syncthreads();
-}
-
 /* After sorting: how many rows begin before each AMPI_SEGMENT entries? And what A has to know. */
 AMPI_DEVICE void ampi_count_rows(const amp_plan *plan, ampi_sparse *s, const uint32_t *keys,
                                  uint32_t *total) {
@@ -1130,7 +1087,7 @@ AMPI_DEVICE void ampi_scatter_tile(const ampi_sparse *s, const ampi_tile &t, uin
 }
 
 /* Counts are cleared after they have been read. */
-AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass, bool counted) {
+AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass) {
     __shared__ ampi_scatter_room room;
     for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
         ampi_sparse     *s     = ampi_sparse_at(&plan, tile);
@@ -1145,10 +1102,8 @@ AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass, bool counted) {
         }
         for (uint32_t i = t.first + threadIdx.x; pass == 0 && i < t.behind; i += blockDim.x)
             if (s->rows[i] >= s->table) atomicMax(&s->early, s->most + 1u - i); /* a bad row */
-        if (!counted) ampi_count_all(s, t, given, room.next, room.found[0]);
         for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
             for (unsigned w = 0; w < blockDim.x / 32; w++) room.found[w][d] = 0;
-            if (!counted) continue;
             room.next[d] = counts[d];
             counts[d]    = 0;
         }
@@ -1476,7 +1431,6 @@ AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
 /* ROWS: the launch after B. It is a constant, because a variable would spill registers. */
 template <int KIND, bool ROWS = false>
 AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, bool) {
-    if (!ROWS) ampi_wait_for_previous();
     const bool sampled = !ROWS && ampi_sampled(&plan);
     if (sampled) ampi_update_sampled<KIND>(plan);
     for (int64_t k = ampi_first_share(plan, ROWS); !sampled && k >= 0; k -= gridDim.x) {
@@ -1487,6 +1441,8 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
     }
     if (!ROWS) ampi_end_update(plan);
 }
+
+#ifndef AMPI_NO_STORAGE /* only tests define it */
 
 /* B where not all arrays are fp32. A thread has N elements of a group of 32, so that 32 / N lanes
    agree on the group's largest magnitude. N is four if arrays are aligned for it, with formats
@@ -1899,7 +1855,6 @@ template <int KIND> AMPI_DEVICE void ampi_step_coded(const amp_plan &plan, ampi_
 
 template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     ampi_coded *t = ampi_coded_of_block();
-    ampi_wait_for_previous();
     if (threadIdx.x == 0) {
         t->next    = ampi_first_share(plan, rows);
         t->sampled = !rows && ampi_sampled(&plan); /* for all: one pointer less in registers */
@@ -1940,6 +1895,11 @@ static amp_result ampi_cuda_split(const amp_backend *self, void *model, const am
                        src, n);
 }
 
+#else
+#define ampi_coded_kernel ampi_update_kernel
+#define ampi_split_kernel ampi_decide_kernel
+#define ampi_cuda_split   NULL
+#endif /* AMPI_NO_STORAGE */
 
 /* The jobs around an optimizer of the user's own. OWN: only for own slots, which have the last
    chunks. (The scale is published here, and B does not publish it again.) */
@@ -2208,13 +2168,10 @@ static ampi_grid ampi_grid_of_rows(const amp_backend *self, const amp_plan *plan
 
 /* Everything before A, for gradients of few rows. */
 static amp_result ampi_cuda_sum_rows(const amp_backend *self, const amp_plan *plan) {
-    const ampi_grid tiles   = ampi_grid_of(self, plan->num_tiles, 256);
-    bool            counted = false;
-    for (size_t k = 0; k < plan->num_sparse; k++)
-        if (plan->host_sparse[k].num_tiles > AMPI_FEW_TILES) counted = true;
-    if (counted) AMPI_TRY(ampi_launch(tiles, ampi_count_kernel, *plan));
+    const ampi_grid tiles = ampi_grid_of(self, plan->num_tiles, 256);
+    AMPI_TRY(ampi_launch(tiles, ampi_count_kernel, *plan));
     for (uint32_t pass = 0; pass < plan->passes; pass++)
-        AMPI_TRY(ampi_launch(tiles, ampi_scatter_kernel, *plan, pass, counted || pass));
+        AMPI_TRY(ampi_launch(tiles, ampi_scatter_kernel, *plan, pass));
     return ampi_launch(ampi_grid_of_rows(self, plan), ampi_sum_rows_kernel, *plan);
 }
 
@@ -2239,8 +2196,6 @@ typedef void (*ampi_step_kernel)(amp_plan plan, bool rows);
 static const ampi_step_kernel ampi_step_kernels[][2][2] = {{{NULL}},
                                                            AMPI_OPTIMIZERS(AMPI_STEP_KERNELS)};
 
-/* EARLY: B may be launched before A has ended. */
-template <bool EARLY>
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
     static void (*const of_jobs[][2])(amp_plan) = {
         {ampi_decide_kernel, ampi_decide_kernel},
@@ -2250,11 +2205,10 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
     const ampi_step_kernel *steps  = ampi_step_kernels[plan->kind][plan->coded];
     const uint64_t          blocks = job == AMPI_JOB_DECIDE ? 1 : plan->num_chunks << plan->split;
     const auto              kernel = of_jobs[job][plan->owns != 0];
-    ampi_grid               grid   = ampi_grid_of(self, blocks, 256);
+    const ampi_grid         grid   = ampi_grid_of(self, blocks, 256);
     amp_plan                behind = *plan;
     if (kernel) AMPI_TRY(ampi_launch(grid, kernel, *plan));
     if (job != AMPI_JOB_FUSED) return AMP_OK;
-    grid.early = EARLY;
     if (plan->owns) behind.num_chunks = plan->host_slots[plan->owns - 1].first_chunk;
     AMPI_TRY(ampi_launch(grid, steps[0], behind, false));
     if (!plan->num_sparse) return AMP_OK;
@@ -2435,12 +2389,8 @@ template <class... K> static amp_result ampi_loads(K *...kernels) {
     return AMP_OK;
 }
 
-/* Loads all kernels that a backend launches. early: may B be launched early? Not if its code was
-   compiled for GPUs before 9.0, even if a newer one runs it, because it does not wait then; nor
-   if the toolkit or driver is older than 12.3, whose graphs do not know early launches. */
-static amp_result ampi_load_kernels(bool *early) {
-    int driver = 0, ptx_version = 0;
-    AMPI_TRY(ampi_cuda(cudaDriverGetVersion(&driver)));
+/* All kernels that a backend launches. */
+static amp_result ampi_load_kernels(void) {
     AMPI_TRY(ampi_loads(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
                         ampi_around_kernel<AMPI_JOB_UNSCALE, true>,
@@ -2449,103 +2399,26 @@ static amp_result ampi_load_kernels(bool *early) {
                         ampi_scatter_kernel, ampi_sum_rows_kernel, ampi_split_kernel,
                         ampi_epilogue_kernel));
     for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
-        AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2],
-                                  &ptx_version));
-    *early = CUDART_VERSION >= 12030 && driver >= 12030 && ptx_version >= 90;
-#ifdef AMP_NO_EARLY_LAUNCH
-    *early = false;
-#endif
+        AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2]));
     return AMP_OK;
 }
 
-template <bool EARLY> static const ampi_functions *ampi_cuda_functions(void) {
-    static const ampi_functions all = {
-        ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_split,
-        ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check,
-        ampi_cuda_update<EARLY>, ampi_cuda_gemm};
-    return &all;
-}
+static const ampi_functions ampi_cuda_functions = {
+    ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_split,
+    ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_update,
+    ampi_cuda_gemm};
 
 amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle) {
     const cublasHandle_t handle = (cublasHandle_t)cublas_handle;
-    bool                 early;
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
     memset(backend, 0, sizeof *backend);
     if (handle) AMPI_TRY(ampi_cublas(cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_HOST)));
     if (handle) /* else partial sums might be rounded to fp16 */
         AMPI_TRY(ampi_cublas(
             cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
-    AMPI_TRY(ampi_load_kernels(&early));
+    AMPI_TRY(ampi_load_kernels());
     backend->context   = cublas_handle;
     backend->stream    = stream;
-    backend->functions = early ? ampi_cuda_functions<true>() : ampi_cuda_functions<false>();
+    backend->functions = &ampi_cuda_functions;
     return AMP_OK;
 }
-
-/* ------------------------------------------------------------------- conditional nodes */
-
-#if CUDART_VERSION >= 12040 && !defined(AMP_NO_CONDITIONAL)
-
-AMPI_KERNEL(4) ampi_condition_kernel(cudaGraphConditionalHandle handle, const uint32_t *skip) {
-    cudaGraphSetConditional(handle, *skip == 0u);
-}
-
-/* The graph into which stream is captured, and the nodes on which its next node depends. */
-static amp_result ampi_capture_of(amp_stream stream, cudaGraph_t *graph,
-                                  const cudaGraphNode_t **nodes, size_t *num_nodes) {
-    cudaStreamCaptureStatus status;
-#if CUDART_VERSION >= 13000
-    const cudaGraphEdgeData *edges;
-    AMPI_TRY(ampi_cuda(
-        cudaStreamGetCaptureInfo(stream, &status, NULL, graph, nodes, &edges, num_nodes)));
-#else
-    AMPI_TRY(ampi_cuda(cudaStreamGetCaptureInfo(stream, &status, NULL, graph, nodes, num_nodes)));
-#endif
-    return status == cudaStreamCaptureStatusActive ? AMP_OK : AMP_ERROR_BAD_STATE;
-}
-
-amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body) {
-    cudaGraphConditionalHandle handle;
-    cudaGraphNodeParams        params = {};
-    cudaGraph_t                graph;
-    cudaGraphNode_t            node;
-    const cudaGraphNode_t     *before;
-    size_t                     num_before;
-    int                        driver = 0;
-    if (!skip || !body || body == stream) return AMP_ERROR_INVALID_ARGUMENT;
-    AMPI_TRY(ampi_cuda(cudaDriverGetVersion(&driver)));
-    if (driver < 12040) return AMP_ERROR_UNSUPPORTED;
-    AMPI_TRY(ampi_not_capturing(body));
-    AMPI_TRY(ampi_capture_of(stream, &graph, &before, &num_before));
-    AMPI_TRY(ampi_cuda(
-        cudaGraphConditionalHandleCreate(&handle, graph, 0, cudaGraphCondAssignDefault)));
-    AMPI_TRY(ampi_launch_alone(ampi_grid_on(stream, 1, 1), ampi_condition_kernel, handle, skip));
-    AMPI_TRY(ampi_capture_of(stream, &graph, &before, &num_before));
-    params.type               = cudaGraphNodeTypeConditional;
-    params.conditional.handle = handle;
-    params.conditional.type   = cudaGraphCondTypeIf;
-    params.conditional.size   = 1;
-#if CUDART_VERSION >= 13000
-    AMPI_TRY(ampi_cuda(cudaGraphAddNode(&node, graph, before, NULL, num_before, &params)));
-    AMPI_TRY(ampi_cuda(cudaStreamUpdateCaptureDependencies(stream, &node, NULL, 1,
-                                                           cudaStreamSetCaptureDependencies)));
-#else
-    AMPI_TRY(ampi_cuda(cudaGraphAddNode(&node, graph, before, num_before, &params)));
-    AMPI_TRY(ampi_cuda(cudaStreamUpdateCaptureDependencies(stream, &node, 1,
-                                                           cudaStreamSetCaptureDependencies)));
-#endif
-    return ampi_cuda(cudaStreamBeginCaptureToGraph(body, params.conditional.phGraph_out[0], NULL,
-                                                   NULL, 0, cudaStreamCaptureModeRelaxed));
-}
-
-amp_result amp_cuda_if_end(amp_stream body) {
-    cudaGraph_t graph;
-    return ampi_cuda(cudaStreamEndCapture(body, &graph));
-}
-
-#else
-amp_result amp_cuda_if_begin(const uint32_t *, amp_stream, amp_stream) {
-    return AMP_ERROR_UNSUPPORTED;
-}
-amp_result amp_cuda_if_end(amp_stream) { return AMP_ERROR_UNSUPPORTED; }
-#endif

@@ -440,7 +440,7 @@ static amp_result skip_spikes(void *user, double *sums, size_t num_sums, uint32_
     (void)num_sums, (void)num_maxima;
     if (maxima[0]) return AMP_OK; /* an overflow, which is skipped anyway */
     if (norm > 8.0 || (x->n == 128 && over > 6.0 * sqrt(x->variance))) {
-        maxima[0] |= 1;
+        maxima[0] |= AMP_ASK_SKIP;
         return AMP_OK;
     }
     x->n += x->n < 128;
@@ -466,9 +466,9 @@ static amp_status replayed_run(int trouble, int replay, float *w, double *spike)
     amp_optimizer opt;
     norms         usual = {.opt = &opt};
     const amp_report_desc    report = {0};
-    const amp_ranks          ranks  = {.whole = 1, .reduce_fn = skip_spikes, .user = &usual};
     const amp_optimizer_desc desc   = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
-                                       .report = &report, .ranks = &ranks,
+                                       .report = &report,
+                                       .reduce_fn = skip_spikes, .reduce_user = &usual,
                                        .scaler = {.init_scale = trouble == OVERFLOWS ? 65536.0f
                                                                                      : 1024.0f}};
     amp_status    status = {0};

@@ -9,7 +9,8 @@
        GATE        the kernel asks, by a pointer to an amp_gate: if (gate->skip) return. The host
                    never waits, and the whole step can be captured in a CUDA graph.
        NODE        the graph asks: a conditional node of the graph runs the kernel, unmodified, or
-                   does not. For kernels that are not yours. CUDA 12.4.
+                   does not. For kernels that are not yours. CUDA 12.4. To copy are also the lines
+                   under "a conditional node".
 
    Each fits 16 weights to the same 256 points by SGD with momentum, with weights and gradients in
    fp16, for 120 steps. In steps 5, 6 and 31 a gradient is 1e9, which is inf in fp16.
@@ -80,6 +81,49 @@ static __global__ void gradient_kernel(float *grad, const float *x, const float 
     grad[j] = *spike ? 1e9f : 2.0f / SAMPLES * sum * *scale;
 }
 
+/* ----------------------------------------------------------------------------- a conditional node
+
+   In a capture of stream, what is captured on body until cudaStreamEndCapture becomes the body of a
+   node of CUDA's, which runs it if *skip is 0 when the graph reaches the node. */
+
+#if CUDART_VERSION >= 13000
+#define EDGE_DATA NULL, /* newer functions want it; NULL: none has any */
+#else
+#define EDGE_DATA
+#endif
+
+#if CUDART_VERSION >= 12040
+static __global__ void condition_kernel(cudaGraphConditionalHandle runs, const uint32_t *skip) {
+    cudaGraphSetConditional(runs, *skip == 0);
+}
+
+static void begin_body(const uint32_t *skip, cudaStream_t stream, cudaStream_t body) {
+    cudaStreamCaptureStatus    status;
+    cudaGraph_t                graph; /* into which stream is captured */
+    const cudaGraphNode_t     *before; /* what its next node waits for */
+    size_t                     num_before;
+    cudaGraphConditionalHandle runs;
+    cudaGraphNode_t            node;
+    cudaGraphNodeParams        params = {};
+    must(cudaStreamGetCaptureInfo(stream, &status, NULL, &graph, &before, EDGE_DATA &num_before));
+    must(cudaGraphConditionalHandleCreate(&runs, graph, 0, cudaGraphCondAssignDefault));
+    condition_kernel<<<1, 1, 0, stream>>>(runs, skip);
+    must(cudaGetLastError());
+    must(cudaStreamGetCaptureInfo(stream, &status, NULL, &graph, &before, EDGE_DATA &num_before));
+    params.type               = cudaGraphNodeTypeConditional;
+    params.conditional.handle = runs;
+    params.conditional.type   = cudaGraphCondTypeIf;
+    params.conditional.size   = 1;
+    must(cudaGraphAddNode(&node, graph, before, EDGE_DATA num_before, &params));
+    must(cudaStreamUpdateCaptureDependencies(stream, &node, EDGE_DATA 1,
+                                             cudaStreamSetCaptureDependencies));
+    must(cudaStreamBeginCaptureToGraph(body, params.conditional.phGraph_out[0], NULL, NULL, 0,
+                                       cudaStreamCaptureModeRelaxed));
+}
+#else
+static void begin_body(const uint32_t *, cudaStream_t, cudaStream_t) {} /* run_all skips it */
+#endif
+
 /* -------------------------------------------------------------------------------- three steps */
 
 static struct gpu {
@@ -124,13 +168,14 @@ static void gate_step(void) {
 }
 
 static void node_step(void) {
+    cudaGraph_t graph;
     forward_backward();
     must(amp_optimizer_check(&g.opt));                                             /* NODE 1 */
     must(amp_optimizer_unscale(&g.opt));                                           /* NODE 2 */
-    must(amp_cuda_if_begin(&amp_optimizer_gate(&g.opt)->skip, g.stream, g.body));  /* NODE 3 */
+    begin_body(&amp_optimizer_gate(&g.opt)->skip, g.stream, g.body);               /* NODE 3 */
     own_kernel<<<(DIM + 127) / 128, 128, 0, g.body>>>(                             /* NODE 4 */
         g.w, g.m, amp_optimizer_grad(&g.opt, 0), DIM, learning_rate);
-    must(amp_cuda_if_end(g.body));                                                 /* NODE 5 */
+    must(cudaStreamEndCapture(g.body, &graph));                                    /* NODE 5 */
     must(amp_optimizer_end_step(&g.opt));                                          /* NODE 6 */
 }
 
@@ -141,7 +186,7 @@ static const struct form {
     int  syncs, changed; /* times a step that the host waits for the GPU; lines, numbered above */
 } forms[] = {{"read-back", read_back_step, false, 1, 2},
              {"gate", gate_step, true, 0, 6},
-             {"conditional node", node_step, true, 0, 6}};
+             {"conditional node", node_step, true, 0, 6 + 32}}; /* and a conditional node's */
 enum { NUM_FORMS = sizeof forms / sizeof *forms };
 
 /* Relaxed, since a kernel may be loaded at its first launch, and for some that is here. */

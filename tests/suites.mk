@@ -64,7 +64,7 @@ SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh \
 # make test: does amp.h work with this compiler, on this processor? make ci: what else can a change
 # break? make check: both, without samples, and more. Long ones first, so that none is left alone at
 # the end. What takes more than ten seconds is cut into parts, of which make test has the first.
-HALVED    := $(foreach t,ranks state numbers,sanitize/$(t))
+HALVED    := $(foreach t,zero state numbers,sanitize/$(t))
 QUARTERED := $(foreach t,gemm fewer,sanitize/$(t))
 CUT       := $(HALVED) $(QUARTERED)
 PARTS     := 1of2 2of2 1of4 2of4 3of4 4of4
@@ -73,9 +73,9 @@ TEST_SUITES := cuda-plain-1of2 $(QUARTERED:%=%-1of4) $(HALVED:%=%-1of2) vector_f
 # What make ci leaves to make check: clang without -Ofast, and on emulated processors what depends
 # neither on vectors nor on the order of bytes.
 LESS = $(TESTS:%=clang/%) \
-       $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
+       $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/zero \
        aarch64/state s390x/gemm s390x/optimizer
-CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ranks gpt cnn ncf pages cuda-more bits-clang \
+CI_SUITES := arm compile-uses cuda-sanitize any_cuda model-neon_bf16 emu nvcc examples ranks gpt cnn ncf pages cuda-more bits-clang \
              cblas sgemm-plain ptx cuda-plain-2of2 cuda-races cuda-traffic examples_cuda fuzz model-pairs bits-cc \
              $(HALVED:%=%-2of2) $(foreach part,2of4 3of4 4of4,$(QUARTERED:%=%-$(part))) bits-others readme-others headers install self gpu_self \
              $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
@@ -144,7 +144,7 @@ $(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig \
 $(BUILD)/tests/vector_files.log: $(wildcard tests/vectors/* tests/vectors/state/*)
 $(BUILD)/tests/model_self.log: tests/unit/test_model.c $(SUPPORT)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
-$(BUILD)/tests/gpu_self.log: tests/gpu/gpu.sh tests/gpu/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
+$(BUILD)/tests/gpu_self.log: tests/gpu/gpu.sh tests/gpu/gpu_table.awk $(wildcard tests/gpu/any_*) $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
                            tests/unit/test_cuda.cpp $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/readme-%.log: tests/host/readme.sh README.md examples/README.md $(wildcard tests/bench/trainers.*) tests/lib.sh amp.h
 	@$(call SCRIPT,$< $(OUT) $*)
@@ -160,6 +160,7 @@ $(BUILD)/tests/cuda-races.log: $(KERNELS)races/kernels.o
 $(BUILD)/tests/cuda-traffic.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/ptx.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o tests/unit/test_cuda.cpp tests/gpu/client.sh \
                       $(wildcard tests/gpu/emu/*ptx*)
+$(BUILD)/tests/any_cuda.log: $(wildcard tests/gpu/any_*) $(wildcard tests/gpu/emu/*ptx*) $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/sgemm-plain.log: README.md $(KERNELS)plain/kernels.o $(wildcard examples/cublas/*_*.cu) tests/gpu/client.sh
 $(BUILD)/tests/sgemm-sanitize.log: $(KERNELS)sanitize/kernels.o
 
@@ -179,14 +180,14 @@ $(BUILD)/tests/examples_cuda.log: tests/gpu/examples_cuda.sh examples/README.md 
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
 
 $(BUILD)/tests/ranks.log: tests/trainers/ranks.sh tests/lib.sh $(wildcard examples/ddp/*) tests/gpu/emu/fake/nccl.h \
-                          tests/bench/bench_ranks.c $(BUILD)/ddp_mpi $(KERNELS)plain/kernels.o \
+                          $(BUILD)/ddp_mpi $(KERNELS)plain/kernels.o \
                           $(CPU)/o2/amp.o
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
 
 $(BUILD)/tests/pages.log: tests/trainers/pages.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt $(BUILD)/cnn $(BUILD)/ncf
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
-$(BUILD)/tests/long.log: tests/trainers/long.sh tests/lib.sh $(SUPPORT) tests/unit/test_state.c tests/unit/test_ranks.c tests/amp.c \
+$(BUILD)/tests/long.log: tests/trainers/long.sh tests/lib.sh $(SUPPORT) tests/unit/test_state.c tests/unit/test_zero.c examples/ddp/zero.h tests/amp.c \
                          $(foreach e,train gpt cnn ncf report ddp_mpi,$(BUILD)/$(e))
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 

@@ -60,19 +60,6 @@ differs() { # what is measured is worth it where the step beside it has other we
     check "bench: a baseline that differs is a line and the status, and all rows are there" $?
 }
 
-late() {
-    object "$out/late.o" "$compiler" $fake $with -DAMPI_GRIDS -DAMP_NO_EARLY_LAUNCH $front \
-        -c amp_kernels.cu &&
-        $compiler "$out/test.o" "$out/late.o" "$emulation" "$objects/o2/amp.o" -o "$out/late" -lm \
-            > "$out/log" 2>&1 && AMP_LATE=1 "$out/late" --filter older_gpus > "$out/log" 2>&1 &&
-        ! AMP_LATE=1 "$out/test" --filter older_gpus > "$out/log" 2>&1
-    check "AMP_NO_EARLY_LAUNCH: no kernel is launched early, and without it one is" $?
-    sed -n '/^   >>gpu$/,/^   >>options/p' amp.h > "$out/log"
-    grep -q 'AMP_NO_EARLY_LAUNCH' "$out/log" && grep -q 'edge with data' "$out/log" &&
-        grep -q 'cudaErrorLossyQuery' "$out/log"
-    check ">>gpu says that a captured step has an edge with data, and how to do without" $?
-}
-
 fences() { # each that two blocks meet by, left out, is a race
     all=$(grep -c '^ *ampi_device_fence();$' amp_kernels.cu) n=0 seen=0
     while [ $n -lt "$all" ]; do
@@ -116,7 +103,6 @@ more) # without a device, with a default stream per thread; benches, NVIDIA's de
         bench bench_mlp amp,mlp-scaler amp,mlp-scaler-graph amp,mlp-autocast amp,mlp-norm \
             amp,mlp-tf32 amp,mlp-fp32-graph
         differs
-        late
         EMU_PER_THREAD=1
         export EMU_PER_THREAD
         lines per-thread "$out/test" --quick

@@ -1,18 +1,18 @@
 # What only a GPU can show, in four visits of which each has less than ten minutes and no network:
 #
-#     sh tests/gpu/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, kernels for
-#                                 each of its parts, and PyTorch's; without early launch
+#     sh tests/gpu/gpu.sh 1 OUT     under four: any_cuda.cu, then quick conformance; the step beside a
+#                                 copy, kernels for each of its parts, and PyTorch's
 #     sh tests/gpu/gpu.sh 2 OUT     all of the conformance suite, with 10^5 steps in grids of all sizes;
-#                                 NCCL with one rank, examples; some of it without early launch,
-#                                 with a default stream per thread, and with --use_fast_math
+#                                 NCCL with one rank, examples; some of it with a default stream
+#                                 per thread, and with --use_fast_math
 #     sh tests/gpu/gpu.sh 3 OUT     Nsight Compute and compute-sanitizer, where the machine lets them
 #     sh tests/gpu/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
 #     sh tests/gpu/gpu.sh carry DIR without a GPU: what all of them compile, for ARCH=90
 #
 # A GPU that is newer than the compiler gets PTX for the newest one that the compiler knows.
 #
-# The conformance suite compares every byte with the CPU backend. OUT gets report.txt, with all
-# output; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most wanted
+# any_cuda.cu and the conformance suite compare every byte with the CPU backend. OUT gets report.txt,
+# with all output; issue.md, what of it can be pasted into an issue; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most wanted
 # first, their ratios, the machine, and the seconds, clocks and watts of each stage; and, after 1
 # and 4, table.md: README's tables of it. For the tables of both phases:
 #     awk -f tests/gpu/gpu_table.awk OUT1/table.csv OUT4/table.csv
@@ -51,8 +51,14 @@ finish() {
     awk -v form=ratios -f tests/gpu/gpu_table.awk "$out/table.csv" > "$work/ratios"
     cat "$work/ratios" >> "$out/table.csv"
     tables
-    say "# $(($(date +%s) - started)) s"
+    say "# $(($(date +%s) - started)) s; paste issue.md into an issue"
     say "$passed passed, $failed failed, $skipped skipped"
+    [ $phase = carry ] || {
+        printf 'amp.h %s\n\n' "$(sed -n 's/^#define AMP_VERSION_[MP].* //p' amp.h | paste -sd .)"
+        sed -En 's/^((ok  |FAIL|skip) gpu\/|#|     |[0-9]+ passed)/    &/p' "$out/report.txt"
+        echo
+        cat "$out/table.md" 2> /dev/null
+    } > "$out/issue.md"
     rm -rf "$work"
     [ $failed = 0 ] && exit 0
     exit 1
@@ -74,7 +80,7 @@ run() {
     echo "\$ $*" >> "$out/report.txt"
     { timeout -k 5 "$limit" "$@" 2>&1; echo $? > "$work/status"; } | tee "$work/log" |
         grep --line-buffered -E '^(amp|unfused|torch[a-z-]*|cublas),([^,]*,){6}[^,]*$' \
-            >> "${rows:-$out/table.csv}"
+            >> "$out/table.csv"
     cat "$work/log" >> "$out/report.txt"
     return "$(cat "$work/status")"
 }
@@ -188,33 +194,35 @@ carry() {
 }
 
 # What a program is linked of. Kernels are compiled once for each way: as they are, with fast
-# mathematics, with a default stream per thread, and as for older GPUs, without early launch (late).
+# mathematics, and with a default stream per thread.
 objects_of() {
     case $1 in
     suite) echo kernels.o test.o cpu.o ;;
     suite_fast) echo kernels_fast.o test.o cpu.o ;;
-    suite_late) echo kernels_late.o test.o cpu.o ;;
     suite_per_thread) echo kernels_per_thread.o test_per_thread.o cpu.o ;;
-    bench_late) echo kernels_late.o bench_cuda.o ;;
-    probe) echo probe.o ;;
+    any_cuda) echo kernels.o any_cuda.o cpu.o ;;
+    any_cpu) echo any_cpu.o cpu.o ;;
+    probe | any_differs) echo "$1.o" ;;
     *) echo kernels.o "$1.o" ;;
     esac
 }
 compile() { # compile OBJECT
-    virtual=$known with= source=$(ls examples/${1%.o}.cu examples/*/${1%.o}.cu 2> /dev/null)
+    with= source=$(ls examples/${1%.o}.cu examples/*/${1%.o}.cu 2> /dev/null)
     case $1 in
     cpu.o) begin cpu.o 60 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c"; return ;;
     kernels*) source='-DAMPI_GRIDS amp_kernels.cu' ;;
     test*) source='-x cu tests/unit/test_cuda.cpp' ;;
+    any_cuda.o) source="$linked tests/gpu/any_cuda.cu" ;;
+    any_cpu.o) source="-DANY_CPU $linked -x c++ tests/gpu/any_cuda.cu" ;;
+    any_differs.o) source='-x c++ tests/gpu/any_differs.c' ;;
     bench*) source=tests/bench/${1%.o}.cu ;;
     probe.o) source=$work/probe.cu ;;
     esac
     case $1 in
     *_fast.o) with=--use_fast_math ;;
-    *_late.o) virtual=80 ;;
     *_per_thread.o) with='--default-stream per-thread' ;;
     esac
-    begin "$1" 150 "$NVCC" -O2 -std=c++14 -gencode arch=compute_$virtual,code=${code:-compute_$virtual} $with -I. \
+    begin "$1" 150 "$NVCC" -O2 -std=c++14 -gencode arch=compute_$known,code=${code:-compute_$known} $with -I. \
         $includes -c $source
 }
 build() { # build PROGRAM...: but those that were carried along, and find their libraries
@@ -280,7 +288,7 @@ sanitize() {
     tool=$1
     set -- compute-sanitizer --tool $tool --error-exitcode 1
     built suite $tool && tried $tool "$@" || return
-    for test in races few_rows fewer_bytes shards casts reports scaler_twins; do
+    for test in races few_rows fewer_bytes ranks casts reports scaler_twins; do
         stage suite-$tool-$test 60 env AMP_QUICK=2 "$@" "$work/suite" --filter $test
     done
 }
@@ -323,7 +331,7 @@ for wheel in $(python3 -c 'import nvidia; print(*nvidia.__path__)' 2> /dev/null)
     homes="$homes $wheel/*"
 done
 homes="$homes /usr"
-making='' jobs=0
+making='' jobs=0 linked='-DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED' # with cpu.o
 libraries="$(library cublas) $(library cublasLt)" includes="$(header cublas_v2.h) $(header nccl.h)"
 examples=$(ls examples/*.cu examples/*/*.cu)
 nccl=$(library nccl) && header nccl.h > /dev/null || {
@@ -350,12 +358,13 @@ int main() {
     return error != cudaSuccess;
 }
 END
-sources=$(cat amp.h amp_kernels.cu tests/support/*.h tests/unit/test_cuda.cpp tests/bench/*.cu tests/bench/gpu.h \
+any='any_cuda any_cpu any_differs'
+sources=$(cat amp.h amp_kernels.cu tests/gpu/any_* tests/support/*.h tests/unit/test_cuda.cpp tests/bench/*.cu tests/bench/gpu.h \
     examples/*.cu examples/*.h examples/*/*.cu* examples/*/*.h | cksum)
 carried=${CARRIED:-build/gpu}
 if [ $phase = carry ]; then
     carried=$work/none
-    build probe suite suite_fast suite_late suite_per_thread bench_cuda bench_late bench_mlp $examples
+    build probe $any suite suite_fast suite_per_thread bench_cuda bench_mlp $examples
     rm -f "$work"/*.took "$work"/*.log "$work"/*.c "$work"/*.cu
     cp "$work"/* "$out" && echo "$sources $ARCH $cuda" > "$out/of"
     say "# $(du -sm "$out" | cut -f 1) MB, of which a machine may take 64 with the sources"
@@ -380,18 +389,15 @@ programs() {
 
 case $phase in
 1)
-    programs suite bench_cuda bench_late
+    programs $any suite bench_cuda
+    built any_cuda any && stage any 30 sh -c '"$0/any_cpu" "$0/cpu" && "$0/any_cuda" "$0/gpu"
+        "$0/any_differs" "$0/cpu" "$0/gpu"' "$work" && say "# $(tail -n 1 "$work/log")"
     built suite suite-quick && stage suite-quick 60 "$work/suite" --quick
     built bench_cuda bench && stage bench 75 "$work/bench_cuda"
-    rows=$work/late.csv
-    : > "$rows"
-    built bench_late bench-late && stage bench-late 30 "$work/bench_late" 1e6
-    sed -n 's/^amp,/late,/p' "$rows" >> "$out/table.csv"
-    rows=
     torch torch 110 tests/bench/torch_step.py
     ;;
 2)
-    programs suite suite_fast suite_late suite_per_thread $examples
+    programs suite suite_fast suite_per_thread $examples
     built suite suite && stage suite 240 "$work/suite"
     for name in $examples; do # ddp_nccl is the first
         built $name $name || continue
@@ -403,7 +409,6 @@ case $phase in
         *) stage $name 15 "$work/$name" ;;
         esac
     done
-    built suite_late suite-late && stage suite-late 40 "$work/suite_late" --quick
     built suite_per_thread suite-per-thread &&
         stage suite-per-thread 40 "$work/suite_per_thread" --quick
     built suite_fast suite-fast-math && stage suite-fast-math 40 "$work/suite_fast" --quick

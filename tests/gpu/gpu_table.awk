@@ -58,7 +58,6 @@ function ratios_of(name, key,    part, at, suffix) {
     ratio("torch/amp", key, "torch", key, "amp", key)
     ratio("torch-foreach/amp", key, "torch-foreach", key, "amp", key)
     ratio("torch-compile/amp", key, "torch-compile", key, "amp", key)
-    ratio("late/amp", key, "late", key, "amp", key)
     if (part[1] ~ /^sgemm/) ratio("cublas/amp", key, "cublas", "halves" at, "amp", key)
     if (part[1] ~ /^(step|graph)/) ratio("of-copy", key, "amp", "copy" at, "amp", key)
     if (unit["amp", key] == "GB/s" && part[1] != "array-copy")
@@ -205,12 +204,10 @@ function print_states(    i, at, what) {
 function beside(text, an, ak, peer, bn, bk) {
     print "| " text " | " cell(an, ak) " | " peer " | " times(an, ak, bn, bk) " |"
 }
-function print_others(    i, large, small, rows_at, word) {
-    large = ",124468000,148"; small = ",1000000,20"; rows_at = ",38597376,1"
+function print_others(    i, large, rows_at, word) {
+    large = ",124468000,148"; rows_at = ",38597376,1"
     print "\n| also | ms | times that of | x |"
     print columns(4)
-    beside("1 M without early launch", "late", "step" small, "with it", "amp", "step" small)
-    beside("the same in a graph", "late", "graph" small, "with it", "amp", "graph" small)
     beside("124 M, a report that samples one turn in 100", "amp", "report" large, "no report", "amp",
            "state-default" large)
     beside("that samples each", "amp", "sampled" large, "no report", "amp", "state-default" large)

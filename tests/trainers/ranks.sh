@@ -243,9 +243,6 @@ if quick; then kills 2; finish; fi
 
 # ------------------------------------------------------------------------------ in make check only
 kills 20
-${CC:-cc} -std=c99 -O3 -I. tests/bench/bench_ranks.c -o "$out/bench_ranks" -lm > "$out/log" 2>&1 &&
-    "$out/bench_ranks" 1 > "$out/log" 2>&1
-check 'one rank has the bits of the step without ranks' $?
 
 # Where mpirun does not end the others, their own deadline does, and says whom they miss.
 mpirun --version 2>&1 | grep -q 'Open MPI' || finish

@@ -54,7 +54,7 @@ int           emu_lt;
 unsigned long emu_api_calls, emu_fail_at;
 cudaError_t   emu_fail_error = cudaErrorUnknown;
 const char   *emu_last_api   = "";
-int           emu_device_count, emu_device_sms, emu_device_major, emu_device_minor, emu_driver;
+int           emu_device_count, emu_device_sms, emu_device_major, emu_device_minor;
 size_t        emu_device_memory;
 unsigned long emu_heap_changes;
 emu_counts    emu_count;
@@ -98,7 +98,6 @@ void emu_reset(void) {
     emu_device_sms = 4; /* few, so that grid-stride loops go round with little data */
     emu_device_major = 9;
     emu_device_minor = 0;
-    emu_driver = CUDART_VERSION;
     emu_device_memory = (size_t)8 << 30;
     emu_lt = EMU_LT_WORKS;
     emu_count = emu_counts();
@@ -773,9 +772,8 @@ struct CUgraphNode_st {
     std::function<void()> run;
     node_list             needs;
     /* of a conditional node */
-    cudaGraphConditionalHandle   condition;
-    cudaGraphConditionalNodeType type;
-    std::vector<cudaGraph_t>     bodies;
+    cudaGraphConditionalHandle condition;
+    cudaGraph_t                body;
     ~CUgraphNode_st();
 };
 
@@ -783,12 +781,9 @@ typedef std::vector<std::shared_ptr<CUgraphNode_st> > node_refs;
 
 struct CUgraph_st {
     node_refs nodes; /* every node after those that it needs */
-    bool      owned_by_node;
 };
 
-CUgraphNode_st::~CUgraphNode_st() {
-    for (cudaGraph_t body : bodies) delete body;
-}
+CUgraphNode_st::~CUgraphNode_st() { delete body; }
 
 struct CUgraphExec_st {
     node_refs nodes;
@@ -940,20 +935,7 @@ void run_nodes(const node_refs &nodes);
 
 void run_node(const CUgraphNode_st &node) {
     if (node.run) node.run();
-    if (node.condition == 0) return;
-    const unsigned &value = conditions[node.condition - 1].value;
-    switch (node.type) {
-    case cudaGraphCondTypeIf:
-        if (value != 0) run_nodes(node.bodies[0]->nodes);
-        else if (node.bodies.size() > 1) run_nodes(node.bodies[1]->nodes);
-        break;
-    case cudaGraphCondTypeWhile:
-        while (value != 0) run_nodes(node.bodies[0]->nodes);
-        break;
-    case cudaGraphCondTypeSwitch:
-        if (value < node.bodies.size()) run_nodes(node.bodies[value]->nodes);
-        break;
-    }
+    if (node.condition != 0 && conditions[node.condition - 1].value != 0) run_nodes(node.body->nodes);
 }
 
 /* In order, or in any order that the edges allow. */
@@ -980,8 +962,9 @@ void run_nodes(const node_refs &nodes) {
 
 void collect_conditions(const node_refs &nodes, std::vector<cudaGraphConditionalHandle> *into) {
     for (auto &node : nodes) {
-        if (node->condition != 0) into->push_back(node->condition);
-        for (cudaGraph_t body : node->bodies) collect_conditions(body->nodes, into);
+        if (node->condition == 0) continue;
+        into->push_back(node->condition);
+        collect_conditions(node->body->nodes, into);
     }
 }
 
@@ -1183,7 +1166,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 cudaError_t cudaDriverGetVersion(int *version) {
     if (injected("cudaDriverGetVersion")) return result(emu_fail_error);
-    *version = emu_driver;
+    *version = CUDART_VERSION;
     return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int *version) {
@@ -1590,15 +1573,11 @@ cudaError_t cudaGraphAddNode(cudaGraphNode_t *out, cudaGraph_t graph, const cuda
     node->needs.assign(needs, needs + num_needs);
     if (p->type == cudaGraphNodeTypeConditional) {
         const cudaConditionalNodeParams &c = p->conditional;
-        const unsigned most = c.type == cudaGraphCondTypeSwitch ? 1000 : 1; /* an if has an else from 12.8 on */
-        REQUIRE(c.handle - 1 < conditions.size() && c.size - 1 < most, cudaErrorInvalidValue);
-        node->condition = c.handle;
-        node->type      = c.type;
-        for (unsigned i = 0; i < c.size; i++) {
-            node->bodies.push_back(new CUgraph_st());
-            node->bodies.back()->owned_by_node = true;
-        }
-        p->conditional.phGraph_out = node->bodies.data();
+        REQUIRE(c.handle - 1 < conditions.size() && c.size == 1, cudaErrorInvalidValue);
+        REQUIRE(c.type == cudaGraphCondTypeIf, cudaErrorNotSupported);
+        node->condition            = c.handle;
+        node->body                 = new CUgraph_st();
+        p->conditional.phGraph_out = &node->body;
     } else {
         REQUIRE(p->type == cudaGraphNodeTypeEmpty, cudaErrorNotSupported);
     }

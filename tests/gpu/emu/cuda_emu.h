@@ -83,14 +83,13 @@ extern unsigned long emu_api_calls, emu_fail_at;
 extern cudaError_t   emu_fail_error;
 extern const char   *emu_last_api;
 
-/* The device that is reported, and its driver. Memory is what cudaMalloc can hand out in total. */
-extern int    emu_device_count, emu_device_sms, emu_device_major, emu_device_minor, emu_driver;
+/* The device that is reported. Memory is what cudaMalloc can hand out in total. */
+extern int    emu_device_count, emu_device_sms, emu_device_major, emu_device_minor;
 extern size_t emu_device_memory;
 
 struct emu_counts {
     unsigned long api_calls;
     unsigned long launches;     /* cudaLaunchKernel: run, queued or captured */
-    unsigned long early_launches; /* of them, those that may begin before the one in front ends */
     unsigned long kernels_run;  /* executed, also out of graphs */
     unsigned long graph_launches;
     unsigned long memcpys, memsets, gemms;
@@ -176,9 +175,6 @@ struct emu_thread_view { uint3 index; };
 extern emu_thread_view *emu_thread; /* the running one */
 extern uint3            emu_block;
 extern dim3             emu_block_dim, emu_grid_dim;
-
-static inline dim3 emu_grid_of(const cudaLaunchConfig_t *c) { return c->gridDim; }
-static inline dim3 emu_block_of(const cudaLaunchConfig_t *c) { return c->blockDim; }
 
 #define threadIdx (emu_thread->index)
 #define blockIdx  emu_block
@@ -483,19 +479,6 @@ cudaError_t emu_launch_kernel(void (*kernel)(P...), dim3 grid, dim3 block, void 
 #define EMU_WITHOUT(cast)
 #undef cudaLaunchKernel /* with --default-stream per-thread it is a macro */
 #define cudaLaunchKernel(...) emu_launch_kernel(EMU_WITHOUT __VA_ARGS__)
-
-/* A kernel that may begin before the one in front of it has ended begins when that has. */
-template <class... P>
-cudaError_t emu_launch_kernel_ex(const cudaLaunchConfig_t *c, void (*kernel)(P...), void **args) {
-    emu_count.early_launches += c->numAttrs == 1 && c->attrs->id ==
-                                    cudaLaunchAttributeProgrammaticStreamSerialization &&
-                                c->attrs->val.programmaticStreamSerializationAllowed;
-    return emu_launch_kernel(kernel, emu_grid_of(c), emu_block_of(c), args, c->dynamicSmemBytes,
-                             c->stream);
-}
-#undef cudaLaunchKernelExC
-#define cudaLaunchKernelExC(config, kernel, args) \
-    emu_launch_kernel_ex(config, EMU_WITHOUT kernel, args)
 
 /* kernel<<<...>>>(arguments), from plain.awk: emu_plain(typed, generic, config)(arguments). An error is
    the last error. The arguments take the kernel's types at the call; where the kernel is a template

@@ -139,7 +139,7 @@ struct reader { /* of a module, or of one of its kernels */
 
     void read_instruction() {
         static const std::set<string> no_target = {"st", "red", "bra", "bar", "barrier", "ret", "exit",
-                                                   "membar", "fence", "call", "griddepcontrol"};
+                                                   "membar", "fence", "call"};
         instruction i = instruction();
         bool        local = false;
         int         depth = 0;
@@ -447,8 +447,7 @@ struct library { /* the file of EMU_PTX, and the names of this program's functio
         std::ofstream(file, std::ios::app)
             << kernels << " of " << m.kernels.size() << " kernels, " << num_launches << " launches, "
             << num_instructions << " instructions of warps, " << ran << " of " << all << " lines, "
-            << num_fences << " barriers and fences, " << num_grid_controls << " orders between grids, "
-            << num_others << " launches of others, " << num_zeros << " divisions of 0\n";
+            << num_fences << " barriers and fences, " << num_others << " launches of others, " << num_zeros << " divisions of 0\n";
     }
 
     void read(const string &source) {

@@ -571,20 +571,9 @@ void move_parts(unsigned bits, warp &w, const instruction &i, unsigned lanes) {
     });
 }
 
-/* The only function outside of the program that there is. */
-void call_condition(warp &w, const instruction &i, unsigned lanes) {
-    in_turn(lanes, [&](unsigned l) {
-        word     handle = 0;
-        uint32_t value  = 0;
-        memcpy(&handle, &w.local[l][w.at(i.from[0])[l]], 8);
-        memcpy(&value, &w.local[l][w.at(i.from[1])[l]], 4);
-        cudaGraphSetConditional(handle, value);
-    });
-}
-
 /* ---- The opcode of a name ---- */
 
-unsigned long num_fences, num_grid_controls, num_instructions, num_launches, num_others;
+unsigned long num_fences, num_instructions, num_launches, num_others;
 
 void define_all() {
     using namespace std::placeholders;
@@ -627,14 +616,11 @@ void define_all() {
     for (const unsigned bits : {32u, 64u})
         table["mov.parts.u" + std::to_string(bits)] =
             opcode{std::bind(move_parts, bits, _1, _2, _3), ANY, ANY, false, NEXT};
-    table["call.uni.cudaGraphSetConditional"] = opcode{call_condition, 0, 2, true, NEXT};
     counted("bar.warp.sync", 1, COLLECTIVE, &num_fences), counted("bar.sync", 1, BARRIER, &num_fences);
     counted("bra", 0, BRANCH, &num_fences), counted("bra.uni", 0, BRANCH, &num_fences);
     counted("ret", 0, END, &num_fences), counted("exit", 0, END, &num_fences);
     for (const char *fence : {"membar.cta", "membar.gl", "membar.sys", "fence.acq_rel.gpu", "fence.sc.gpu"})
         counted(fence, 0, NEXT, &num_fences);
-    counted("griddepcontrol.wait", 0, NEXT, &num_grid_controls);
-    counted("griddepcontrol.launch_dependents", 0, NEXT, &num_grid_controls);
 }
 
 void define_all_for_clients() {

@@ -162,9 +162,7 @@ enum cudaGraphNodeType {
 enum cudaGraphConditionalHandleFlags { cudaGraphCondAssignDefault = 1 };
 
 enum cudaGraphConditionalNodeType {
-    cudaGraphCondTypeIf     = 0,
-    cudaGraphCondTypeWhile  = 1,
-    cudaGraphCondTypeSwitch = 2
+    cudaGraphCondTypeIf = 0
 };
 
 typedef struct CUstream_st    *cudaStream_t;
@@ -173,8 +171,6 @@ typedef struct CUgraph_st     *cudaGraph_t;
 typedef struct CUgraphNode_st *cudaGraphNode_t;
 typedef struct CUgraphExec_st *cudaGraphExec_t;
 typedef unsigned long long     cudaGraphConditionalHandle;
-
-enum { cudaGraphDependencyTypeProgrammatic = 1 };
 
 typedef struct cudaGraphEdgeData_st {
     unsigned char from_port, to_port, type, reserved[5];
@@ -196,26 +192,6 @@ struct cudaGraphNodeParams {
     };
     long long reserved2;
 };
-
-typedef enum cudaLaunchAttributeID {
-    cudaLaunchAttributeProgrammaticStreamSerialization = 6
-} cudaLaunchAttributeID;
-typedef union cudaLaunchAttributeValue {
-    char pad[64];
-    int  programmaticStreamSerializationAllowed;
-} cudaLaunchAttributeValue;
-typedef struct cudaLaunchAttribute_st {
-    cudaLaunchAttributeID    id;
-    char                     pad[8 - sizeof(cudaLaunchAttributeID)];
-    cudaLaunchAttributeValue val;
-} cudaLaunchAttribute;
-typedef struct cudaLaunchConfig_st {
-    dim3                 gridDim, blockDim;
-    size_t               dynamicSmemBytes;
-    cudaStream_t         stream;
-    cudaLaunchAttribute *attrs;
-    unsigned int         numAttrs;
-} cudaLaunchConfig_t;
 
 #define cudaStreamDefault      0x00
 #define cudaStreamNonBlocking  0x01
