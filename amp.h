@@ -556,7 +556,8 @@ typedef struct amp_status {
 typedef struct amp_optimizer amp_optimizer;
 
 /* Set up; and add a tensor. desc NULL: all defaults. Tensors are numbered from 0 in the order of
-   add. Both calls copy their argument and the structs that it points to. */
+   add. Both calls copy their argument and the structs that it points to. A tensor that is refused
+   is remembered: prepare returns its error, until free. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
@@ -573,8 +574,8 @@ AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
 /* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or by
-   address in backend memory. Until you call one of them, amp_optimizer_scaler or _status, a step
-   is AMP_ERROR_BAD_STATE: the loss cannot have been scaled. Exceptions: the scale is 1, was set
+   address in backend memory. Until you call one of them, or amp_optimizer_scaler, a step is
+   AMP_ERROR_BAD_STATE: the loss cannot have been scaled. Exceptions: the scale is 1, was set
    (init_scale, a file) or is shared, or there is a desc.reduce_fn. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
@@ -886,18 +887,18 @@ typedef struct amp_report_desc {
     int every; /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none */
 } amp_report_desc;
 
-typedef enum amp_skip {
+typedef enum amp_skip_reason {
     AMP_SKIP_NONE = 0, /* taken                                                                   */
     AMP_SKIP_OVERFLOW, /* a gradient was not finite, or would not be when unscaled                */
     AMP_SKIP_ASKED     /* you or reduce_fn asked for it, or another rank had an overflow          */
-} amp_skip;
+} amp_skip_reason;
 
 typedef struct amp_iteration {
     uint64_t iteration;
     double   norm;        /* as in amp_status                                                     */
     float    loss_scale;  /* of its gradients                                                     */
     float    clip_factor;
-    uint32_t skip;        /* amp_skip                                                             */
+    uint32_t skip;        /* amp_skip_reason                                                      */
     int32_t  tensor;      /* the first whose gradient was not finite; -1: none                    */
 } amp_iteration;
 
@@ -909,7 +910,7 @@ enum {
 
 typedef struct amp_report {
     uint64_t iterations, steps;        /* taken or skipped; taken, as in amp_status               */
-    uint64_t overflows, asked;         /* skipped, by amp_skip                                    */
+    uint64_t overflows, asked;         /* skipped, by amp_skip_reason                             */
     uint64_t growths, backoffs;        /* of the scale                                            */
     double   norm;
     float    loss_scale;               /* for the next backward                                   */
@@ -981,15 +982,15 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    SR without a model of bf16; AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length
    that is no multiple of 32, or in amp_optimizer_set_moments. */
 
-typedef enum amp_format { /* bytes per element, beside the model's 2; moments: AdamW's two      */
+typedef enum amp_storage_format { /* bytes per element beside the model's 2; moments: AdamW's */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
     AMP_FORMAT_BF16,      /* moments 4                                                           */
     AMP_FORMAT_8BIT,      /* moments 2.1                                                         */
     AMP_FORMAT_SPLIT,     /* master 2, the lower bits: with its model all of fp32                */
     AMP_FORMAT_SR         /* master 0: the model alone, rounded stochastically                   */
-} amp_format;
+} amp_storage_format;
 
-typedef struct amp_storage { amp_format master, moments; } amp_storage;
+typedef struct amp_storage { amp_storage_format master, moments; } amp_storage;
 
 /* X(name, master, moments) for each row; formats are without AMP_FORMAT_. */
 #define AMP_STORAGE_LIST(X)                                                                        \
@@ -1313,6 +1314,8 @@ struct amp_optimizer {
     amp_plan          *plan;    /* NULL until prepared */
     void              *backend_memory;
     int                initialized, step_open; /* 1: checked, 2: and unscaled */
+    amp_result         refused; /* the first add that was refused: its result, and which */
+    size_t             refused_at;
     amp_result         pending; /* begin_step's, for end_step; and what it told */
     char               told[AMP_PROBLEM_SIZE];
 };
@@ -1328,7 +1331,7 @@ struct amp_optimizer {
    it calls amp_autocast_use with an autocast of its own.
    The macro rewrites declarations, too: a host's own one behind this line declares amp_cblas_sgemm,
    and its calls come here. In C it must have enums or unsigned for order and transpositions, else
-   stand in front; in C++, where this is a template, that holds in the file of AMP_IMPLEMENTATION. */
+   stand in front; in C++, where it is a template, this holds in AMP_IMPLEMENTATION's file. */
 #define AMPI_CBLAS_ARGS(Order, Trans)                                                           \
     Order order, Trans trans_a, Trans trans_b, int m, int n, int k, float alpha, const float *a, \
         int lda, const float *b, int ldb, float beta, float *c, int ldc
@@ -1998,7 +2001,7 @@ typedef struct ampi_record {
     uint32_t      which;
     uint32_t      bad;     /* number of tensors minus the first that is not finite; 0: none */
     uint64_t      sampled; /* iteration of the last sample */
-    uint64_t      skips[2]; /* by amp_skip, from AMP_SKIP_OVERFLOW on */
+    uint64_t      skips[2]; /* by amp_skip_reason, from AMP_SKIP_OVERFLOW on */
     amp_iteration history[AMP_HISTORY]; /* iteration t at t modulo AMP_HISTORY */
 } ampi_record;
 
@@ -2009,7 +2012,7 @@ AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP
 typedef struct ampi_stored {
     void    *data;         /* NULL: there is none                            */
     uint8_t *scale;        /* in a format with groups: their exponents       */
-    amp_format format;
+    amp_storage_format format;
     uint32_t   size;
 } ampi_stored;
 
@@ -2259,7 +2262,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     const float    inv       = ampi_inv_scale(s->scale);
     const double   norm      = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
     float          clip      = 1.0f, inv_scale;
-    uint32_t       bad       = asked != 0u, skips, taken;
+    uint32_t       bad       = asked != 0u, skips;
     amp_scaler     next;
     if (max_norm > 0.0) {
         const double factor = ampi_div64(max_norm, ampi_add64(norm, 1e-6));
@@ -2276,14 +2279,13 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     c->found_inf      = bad;
     c->gate.skip      = skips;
     if (plan->record) ampi_record_step(plan);
-    taken               = !skips;
-    c->did_step         = taken;
-    c->skipped          = skipped + !taken;
-    c->skipped_in_a_row = taken ? 0 : in_a_row + 1;
-    c->gate.step        = step + taken;
+    c->did_step         = !skips;
+    c->skipped          = skipped + skips;
+    c->skipped_in_a_row = skips ? in_a_row + 1 : 0;
+    c->gate.step        = step + !skips;
     c->moves            = !plan->shared;
     next                = *s;
-    if (taken) ampi_numbers(&c->rates, beta1, beta2, step + 1, plan->kind);
+    if (!skips) ampi_numbers(&c->rates, beta1, beta2, step + 1, plan->kind);
     if (!plan->shared) {
         s->found_inf   = 0u; /* what is written from here on is for the next step */
         next.found_inf = skips;
@@ -4002,8 +4004,8 @@ static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", 0, 0, 0.999},
 #undef AMPI_OPTIMIZER
 #define AMPI_FUSED_ALONE " is for fused steps, such as AMP_KIND_ADAMW: desc.kind is AMP_KIND_OWN"
 
-/* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale,
-   or 0; are numbers rounded stochastically? */
+/* Storage formats, in the order of amp_storage_format: bytes of an element; elements that share a
+   scale, or 0; are numbers rounded stochastically? */
 typedef struct ampi_format { const char *name; uint8_t size, group, random; } ampi_format;
 static const ampi_format ampi_formats[] = {
     {"fp32", 4, 0, 0},
@@ -4297,7 +4299,6 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
     amp_result result;
     size_t     i, before, offset = 0;
     char       room[AMPI_DECIMALS];
-    AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     if (!whole) return ampi_missing(opt->desc.problem, flat ? "whole" : "tensor");
     if (!tensors && count) return ampi_missing(opt->desc.problem, "tensors");
     AMPI_TRY(ampi_told(opt->desc.problem, ampi_reserve(opt, count)));
@@ -4318,13 +4319,26 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
     return result;
 }
 
+/* An add that is refused is remembered, since later tensors would take its number. */
+static amp_result ampi_add_or_refuse(amp_optimizer *opt, const amp_tensor *whole,
+                                     const amp_tensor *tensors, size_t count, int flat) {
+    amp_result result;
+    AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
+    result = ampi_add_tensors(opt, whole, tensors, count, flat);
+    if (result != AMP_OK && opt->refused == AMP_OK) {
+        opt->refused    = result;
+        opt->refused_at = opt->num_entries;
+    }
+    return result;
+}
+
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor) {
-    return ampi_add_tensors(opt, tensor, tensor, 1, 0);
+    return ampi_add_or_refuse(opt, tensor, tensor, 1, 0);
 }
 
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count) {
-    return ampi_add_tensors(opt, whole, tensors, count, 1);
+    return ampi_add_or_refuse(opt, whole, tensors, count, 1);
 }
 
 /* Memory is laid out by running the same code twice: without base, to learn the size, and with. */
@@ -4359,7 +4373,7 @@ static uint64_t ampi_most_sums(const ampi_entry *e) {
     return most < n ? most : n;
 }
 
-static void ampi_set_format(ampi_stored *s, amp_format format) {
+static void ampi_set_format(ampi_stored *s, amp_storage_format format) {
     s->format = format;
     s->size   = ampi_formats[format].size;
 }
@@ -4773,6 +4787,11 @@ static void ampi_unbuild(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     amp_result result;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
+    if (opt->refused != AMP_OK) {
+        ampi_tell(opt->desc.problem, "tensor %g was refused by amp_optimizer_add: %s",
+                  (double)opt->refused_at, amp_result_string(opt->refused));
+        return opt->refused;
+    }
     result = ampi_shared_ok(opt);
     if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result == AMP_OK) result = ampi_build(opt);
@@ -5443,7 +5462,6 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     status->skipped     = c.skipped;
     status->skipped_in_a_row = c.skipped_in_a_row;
     status->missed_updates = c.missed_updates;
-    opt->plan->asked       = AMPI_SCALE_READ; /* it includes loss_scale */
     return AMP_OK;
 }
 
@@ -5841,7 +5859,7 @@ static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
     const uint64_t     has     = (m[0].data ? 1u : 0u) | (m[1].data ? 2u : 0u) |
                                  (slot->own ? 4u : 0u);
     const uint64_t     moments = has ? (uint64_t)m[0].format : 0;
-    const amp_format   format  = slot->master.format;
+    const amp_storage_format format = slot->master.format;
     const uint64_t     masters = format == AMP_FORMAT_SPLIT ? 0 : (uint64_t)format;
     struct { uint64_t has, moments, masters; } file = {has, moments, masters};
     if (slot->moments_missing) file.has |= 8u;

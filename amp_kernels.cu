@@ -83,9 +83,8 @@ template <class T> struct ampi_identity { typedef T type; };
 template <class F> static cudaError_t ampi_outside_captures(const F &call) {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     const cudaError_t     said = cudaThreadExchangeStreamCaptureMode(&mode);
-    const cudaError_t     done = said == cudaSuccess ? call() : said;
-    const cudaError_t     back = said == cudaSuccess ? cudaThreadExchangeStreamCaptureMode(&mode)
-                                                     : said;
+    if (said != cudaSuccess) return said;
+    const cudaError_t done = call(), back = cudaThreadExchangeStreamCaptureMode(&mode);
     return done != cudaSuccess ? done : back;
 }
 

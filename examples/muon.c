@@ -15,8 +15,6 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 
-static void check(amp_result result);
-
 #include "support/muon.h"
 #include "support/train_data.h"
 #include "support/train_rows.h" /* softmax_error */
@@ -26,10 +24,6 @@ enum { ADAMW, MUON, WAYS };
 
 static const size_t width[LAYERS + 1] = {IN, HIDDEN, HIDDEN, NUM_CLASSES};
 static const float  decay             = 0.01f;
-
-static void check(amp_result result) {
-    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "this is a bug in muon.c");
-}
 
 /* ------------------------------------------------------------------------------------- network */
 
@@ -48,7 +42,7 @@ typedef struct net {
 
 static void add(net *n, size_t count, float *weight, float *grad, int own) {
     const amp_tensor t = {.n = count, .weight = weight, .grad = grad, .own = own};
-    check(amp_optimizer_add(&n->opt, &t));
+    must(amp_optimizer_add(&n->opt, &t));
 }
 
 /* Tensors 2 l and 2 l + 1 are matrix and bias of layer l; behind them are momenta. Products are in
@@ -59,7 +53,7 @@ static void start(net *n, int way, int seed) {
     uint64_t                 rng  = (uint64_t)seed + 1;
     memset(n, 0, sizeof *n);
     n->way = way;
-    check(amp_optimizer_init(&n->opt, &desc));
+    must(amp_optimizer_init(&n->opt, &desc));
     for (int l = 0; l < LAYERS; l++) {
         const size_t count = width[l] * width[l + 1];
         for (size_t i = 0; i < count; i++)
@@ -69,7 +63,7 @@ static void start(net *n, int way, int seed) {
     }
     for (int l = 0; l < HEAD && way == MUON; l++)
         add(n, width[l] * width[l + 1], n->p.momentum[l], NULL, 0);
-    check(amp_optimizer_prepare(&n->opt));
+    must(amp_optimizer_prepare(&n->opt));
 }
 
 /* Of images in pick: their mean loss, and how many are right. The logits become its gradient. */
@@ -80,7 +74,7 @@ static double forward(net *n, const dataset *d, const size_t *pick, size_t rows,
     for (int l = 0; l < LAYERS; l++) {
         const size_t in = width[l], out = width[l + 1];
         float       *y  = n->x[l + 1];
-        check(amp_linear(y, n->x[l], n->p.w[l], n->p.b[l], rows, in, out, AMP_BF16));
+        must(amp_linear(y, n->x[l], n->p.w[l], n->p.b[l], rows, in, out, AMP_BF16));
         for (size_t i = 0; i < rows * out && l < HEAD; i++) y[i] *= (float)(y[i] > 0.0f);
     }
     for (size_t i = 0; i < rows; i++) {
@@ -100,7 +94,7 @@ static void gradients(net *n, const dataset *d, const size_t *pick) {
     for (size_t i = 0; i < ROWS * NUM_CLASSES; i++) n->dx[LAYERS][i] = n->x[LAYERS][i] / ROWS;
     for (int l = LAYERS; l-- > 0;) {
         const size_t in = width[l], out = width[l + 1];
-        check(amp_linear_backward(n->dx[l], n->dw[l], n->db[l], n->dx[l + 1], n->x[l], n->p.w[l],
+        must(amp_linear_backward(n->dx[l], n->dw[l], n->db[l], n->dx[l + 1], n->x[l], n->p.w[l],
                                   ROWS, in, out, 0, AMP_BF16));
         for (size_t i = 0; i < ROWS * in; i++) n->dx[l][i] *= (float)(n->x[l][i] > 0.0f);
     }
@@ -111,15 +105,15 @@ static void gradients(net *n, const dataset *d, const size_t *pick) {
 /* Muon steps what is own between begin_step and end_step, which takes AdamW's step. */
 static void step(net *n, float lr) {
     if (n->way == ADAMW) {
-        check(amp_optimizer_step(&n->opt, lr));
+        must(amp_optimizer_step(&n->opt, lr));
         return;
     }
-    check(amp_optimizer_set_lr(&n->opt, lr));
+    must(amp_optimizer_set_lr(&n->opt, lr));
     if (amp_optimizer_begin_step(&n->opt))
         for (int l = 0; l < HEAD; l++)
             muon_step(NULL, n->p.w[l], amp_optimizer_grad(&n->opt, 2 * l), n->p.momentum[l],
                       width[l + 1], width[l], lr, decay, n->room);
-    check(amp_optimizer_end_step(&n->opt));
+    must(amp_optimizer_end_step(&n->opt));
 }
 
 typedef struct result { double loss[99], accuracy[99], ms; } result;
@@ -195,8 +189,8 @@ static void look(const net *n, state *s) {
     s->p = n->p;
     for (int i = 0; i < 2 * LAYERS; i++)
         if (i % 2 || i == 2 * HEAD)
-            check(amp_optimizer_moments(&n->opt, i, s->moments[i][0], s->moments[i][1]));
-    check(amp_optimizer_status(&n->opt, &s->status));
+            must(amp_optimizer_moments(&n->opt, i, s->moments[i][0], s->moments[i][1]));
+    must(amp_optimizer_status(&n->opt, &s->status));
 }
 
 /* Does a NaN in a gradient of Muon's leave all as it was, and the next step move all? */

@@ -25,11 +25,6 @@
 #include <stdlib.h> /* calloc, free, exit */
 #include <string.h> /* memcpy, strcmp */
 
-static int verdict(int ok) {
-    printf("   %s\n\n", ok ? "ok" : "NOT AS CLAIMED");
-    return ok;
-}
-
 /* ------------------------------------------------------------------ a, b, c: single numbers */
 
 static float f16_at(int bits) {

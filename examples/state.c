@@ -103,8 +103,8 @@ static void add_layer(mlp *n, int l, uint64_t *rng) {
     w.n = in * out, w.model = n->weight[l], w.model_type = AMP_BF16;
     w.grad = n->grad[l], w.grad_type = AMP_BF16;
     b.n = out, b.weight = n->bias[l], b.grad = n->grad_bias[l], b.keep_fp32 = 1;
-    check(amp_optimizer_add(&n->opt, &w));
-    check(amp_optimizer_add(&n->opt, &b));
+    must(amp_optimizer_add(&n->opt, &w));
+    must(amp_optimizer_add(&n->opt, &b));
 }
 
 static void mlp_init(mlp *n, const dataset *data, int task, int state, int seed) {
@@ -117,7 +117,7 @@ static void mlp_init(mlp *n, const dataset *data, int task, int state, int seed)
     desc.storage       = &storages[state];
     desc.seed          = (uint64_t)seed;
     memset(n, 0, sizeof *n);
-    check(amp_optimizer_init(&n->opt, &desc));
+    must(amp_optimizer_init(&n->opt, &desc));
     n->task = task;
     for (int l = 1; l < LAYERS; l++) n->width[l] = hidden[task][l - 1];
     n->width[0]      = data->pixels;
@@ -125,7 +125,7 @@ static void mlp_init(mlp *n, const dataset *data, int task, int state, int seed)
     n->wide          = need((2 * IMAGES + widest) * widest, sizeof(float));
     for (int d = 0; d < 2; d++) n->delta[d] = need(IMAGES * widest, 2);
     for (int l = 0; l < LAYERS; l++) add_layer(n, l, &rng);
-    check(amp_optimizer_prepare(&n->opt));
+    must(amp_optimizer_prepare(&n->opt));
 }
 
 static void mlp_free(mlp *n) {
@@ -139,12 +139,12 @@ static void mlp_free(mlp *n) {
 
 static void product(int trans_a, int trans_b, size_t rows, size_t cols, size_t k, const amp_bf16 *a,
                     const amp_bf16 *b, float *c) {
-    check(amp_gemm(NULL, trans_a, trans_b, rows, cols, k, 1.0f, a, AMP_BF16, 0, b, AMP_BF16, 0, 0.0f,
+    must(amp_gemm(NULL, trans_a, trans_b, rows, cols, k, 1.0f, a, AMP_BF16, 0, b, AMP_BF16, 0, 0.0f,
                    c, AMP_F32, 0));
 }
 
 static void narrow(amp_bf16 *to, const float *from, size_t n) {
-    check(amp_cast(to, AMP_BF16, from, AMP_F32, n));
+    must(amp_cast(to, AMP_BF16, from, AMP_F32, n));
 }
 
 /* The output is left in wide. */
@@ -191,7 +191,7 @@ static void mlp_backward(mlp *n) {
             n->grad_bias[l][i % out] += amp_bf16_to_f32(n->delta[0][i]);
         if (l == 0) return;
         product(0, 1, IMAGES, in, out, n->delta[0], n->weight[l], n->wide);
-        check(amp_cast(act, AMP_F32, n->act[l], AMP_BF16, IMAGES * in));
+        must(amp_cast(act, AMP_F32, n->act[l], AMP_BF16, IMAGES * in));
         for (size_t i = 0; i < IMAGES; i++)
             relu_normalize_back(n->wide + i * in, act + i * in, in, n->rstd[l][i], n->least[l][i]);
         narrow(n->delta[1], n->wide, IMAGES * in);
@@ -216,7 +216,7 @@ static double train_mlp(const plan *p, const dataset *data, int task, int state,
         mlp_forward(&n, data, pick);
         add_loss(&last, step, mlp_loss(&n, data, pick));
         mlp_backward(&n);
-        check(amp_optimizer_step(&n.opt, 2e-3f * (1.0f - (float)step / (float)last.steps)));
+        must(amp_optimizer_step(&n.opt, 2e-3f * (1.0f - (float)step / (float)last.steps)));
     }
     mlp_free(&n);
     free(order);
@@ -258,9 +258,9 @@ static void large_init(large *l, int state, amp_bf16 *grad, size_t count) {
     for (size_t i = 0; i < count; i++) l->model[i] = grad[count - 1 - i];
     t.n = count, t.model = l->model, t.model_type = AMP_BF16;
     t.grad = grad, t.grad_type = AMP_BF16;
-    check(amp_optimizer_init(&l->opt, &desc));
-    check(amp_optimizer_add(&l->opt, &t));
-    check(amp_optimizer_prepare(&l->opt));
+    must(amp_optimizer_init(&l->opt, &desc));
+    must(amp_optimizer_add(&l->opt, &t));
+    must(amp_optimizer_prepare(&l->opt));
 }
 
 static void large_free(large *l) {
@@ -270,7 +270,7 @@ static void large_free(large *l) {
 
 static void large_step(large *l, int turn) {
     const double start = seconds();
-    check(amp_optimizer_step(&l->opt, 1e-4f));
+    must(amp_optimizer_step(&l->opt, 1e-4f));
     if (turn >= 0) l->time[turn] = seconds() - start;
 }
 

@@ -43,14 +43,9 @@
 #include "../support/train_data.h"
 #include "train_report.h" /* variants, tasks, measures, report */
 #include "../support/train_rows.h"   /* relu and normalization, softmax and losses, of a row in fp32 */
-#include "../support/train_save.h"   /* save, resume */
 #include "../support/train_lines.h"  /* --report */
 
 #include <math.h>
-
-static void check(amp_result r) {
-    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in train.c");
-}
 
 /* ------------------------------------------------------------------------------------- network
    Layer l:  z = act[l] W + b;  the last layer's z, in fp32, is the output; otherwise
@@ -108,7 +103,7 @@ static void add_layer(net *n, size_t l) {
     for (size_t i = 0; i < count; i++)
         n->wide[i] = sqrtf(3.0f / (float)in) * random_uniform(&n->rng);
     if (w->weight) memcpy(w->weight, n->wide, count * sizeof(float));
-    else check(amp_cast(w->model, w->model_type, n->wide, AMP_F32, count));
+    else must(amp_cast(w->model, w->model_type, n->wide, AMP_F32, count));
     n->m.weight[l] = w;
     n->m.before[l] = net_alloc(n, count, AMP_F32, NULL);
 }
@@ -127,10 +122,10 @@ static void setup_optimizer(net *n) {
     } else {
         desc.scaler.preset = AMP_PRESET_NONE;
     }
-    check(amp_optimizer_init(&n->opt, &desc));
-    for (int i = 0; i < 2 * LAYERS; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
-    check(name_run(&n->opt, n->run));
-    check(amp_optimizer_prepare(&n->opt));
+    must(amp_optimizer_init(&n->opt, &desc));
+    for (int i = 0; i < 2 * LAYERS; i++) must(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    must(name_run(&n->opt, n->run));
+    must(amp_optimizer_prepare(&n->opt));
     n->param_bytes += n->opt_bytes;
 }
 
@@ -183,7 +178,7 @@ static float loss_scale(const net *n) {
 static amp_status status_of(const net *n) {
     amp_status status = {0};
     status.did_step   = 1;
-    if (n->v->master) check(amp_optimizer_status(&n->opt, &status));
+    if (n->v->master) must(amp_optimizer_status(&n->opt, &status));
     return status;
 }
 
@@ -192,14 +187,14 @@ static amp_status status_of(const net *n) {
 /* c = op(a) op(b), with a and b in the variant's type and sums in fp32. */
 static void multiply(const net *n, int trans_a, int trans_b, size_t rows, size_t cols, size_t k,
                      const void *a, const void *b, void *c, amp_dtype c_type) {
-    check(amp_gemm(NULL, trans_a, trans_b, rows, cols, k, 1.0f, a, n->v->type, 0, b, n->v->type, 0,
+    must(amp_gemm(NULL, trans_a, trans_b, rows, cols, k, 1.0f, a, n->v->type, 0, b, n->v->type, 0,
                    0.0f, c, c_type, 0));
 }
 
 static void load_images(net *n, const dataset *data, const size_t *pick, size_t rows) {
     const size_t width = n->width[0], row_bytes = width * amp_dtype_size(n->v->type);
     for (size_t i = 0; i < rows; i++)
-        check(amp_cast((char *)n->act[0] + i * row_bytes, n->v->type,
+        must(amp_cast((char *)n->act[0] + i * row_bytes, n->v->type,
                        data->image + pick[i] * width, AMP_F32, width));
 }
 
@@ -215,19 +210,19 @@ static void forward(net *n, size_t rows) {
             return;
         }
         multiply(n, 0, 0, rows, out, in, n->act[l], weights(n, l), n->act[l + 1], T);
-        check(amp_cast(n->wide, AMP_F32, n->act[l + 1], T, rows * out));
+        must(amp_cast(n->wide, AMP_F32, n->act[l + 1], T, rows * out));
         for (size_t i = 0; i < rows; i++)
             relu_normalize(n->wide + i * out, bias, out, &n->rstd[l + 1][i], &n->least[l + 1][i]);
-        check(amp_cast(n->act[l + 1], T, n->wide, AMP_F32, rows * out));
+        must(amp_cast(n->act[l + 1], T, n->wide, AMP_F32, rows * out));
         /* backward compares act with least, so least must be rounded as act was */
-        check(amp_cast(n->delta[0], T, n->least[l + 1], AMP_F32, rows));
-        check(amp_cast(n->least[l + 1], AMP_F32, n->delta[0], T, rows));
+        must(amp_cast(n->delta[0], T, n->least[l + 1], AMP_F32, rows));
+        must(amp_cast(n->least[l + 1], AMP_F32, n->delta[0], T, rows));
     }
 }
 
 /* Store fp32 gradients in the variant's type. This is where small ones become zero in fp16. */
 static void store_gradient(net *n, void *dst, const float *src, size_t count) {
-    check(amp_cast(dst, n->v->type, src, AMP_F32, count));
+    must(amp_cast(dst, n->v->type, src, AMP_F32, count));
     measure_stored(&n->m, dst, n->v->type, src, count);
 }
 
@@ -258,7 +253,7 @@ static void backward(net *n) {
 
         multiply(n, 1, 0, in, out, rows, n->act[l], above, n->wide, AMP_F32);
         store_gradient(n, n->tensor[2 * l].grad, n->wide, in * out);
-        check(amp_cast(n->wide, AMP_F32, above, T, rows * out));
+        must(amp_cast(n->wide, AMP_F32, above, T, rows * out));
         memset(grad_bias, 0, out * sizeof(float));
         for (size_t i = 0; i < rows; i++)
             for (size_t j = 0; j < out; j++) grad_bias[j] += n->wide[i * out + j];
@@ -266,8 +261,8 @@ static void backward(net *n) {
 
         multiply(n, 0, 1, rows, in, out, above, weights(n, l), n->wide, AMP_F32);
         store_gradient(n, below, n->wide, rows * in);
-        check(amp_cast(grad, AMP_F32, below, T, rows * in));
-        check(amp_cast(act, AMP_F32, n->act[l], T, rows * in));
+        must(amp_cast(grad, AMP_F32, below, T, rows * in));
+        must(amp_cast(act, AMP_F32, n->act[l], T, rows * in));
         for (size_t i = 0; i < rows; i++)
             relu_normalize_back(grad + i * in, act + i * in, in, n->rstd[l][i], n->least[l][i]);
         store_gradient(n, below, grad, rows * in);
@@ -287,20 +282,20 @@ static void adamw_without_master(net *n, size_t i, float lr) {
     float            *w = n->wide, *g = n->wide + t->n, *m = n->moments[i], *v = m + t->n;
     const float       c1 = (float)(1.0 - pow(0.9, (double)n->steps));
     const float       c2 = (float)(1.0 - pow(0.999, (double)n->steps));
-    check(amp_cast(w, AMP_F32, stored, type, t->n));
-    check(amp_cast(g, AMP_F32, t->grad, t->grad_type, t->n));
+    must(amp_cast(w, AMP_F32, stored, type, t->n));
+    must(amp_cast(g, AMP_F32, t->grad, t->grad_type, t->n));
     for (size_t j = 0; j < t->n; j++) {
         m[j] = 0.9f * m[j] + 0.1f * g[j];
         v[j] = 0.999f * v[j] + 0.001f * g[j] * g[j];
         w[j] -= lr * (m[j] / c1) / (sqrtf(v[j] / c2) + 1e-8f);
     }
-    check(amp_cast(stored, type, w, AMP_F32, t->n));
+    must(amp_cast(stored, type, w, AMP_F32, t->n));
 }
 
 static void optimizer_step(net *n, float lr) {
     n->steps++;
     if (n->v->master) /* check, unscale, AdamW, new scale, new half copies */
-        check(amp_optimizer_step(&n->opt, lr));
+        must(amp_optimizer_step(&n->opt, lr));
     else
         for (size_t i = 0; i < 2 * LAYERS; i++) adamw_without_master(n, i, lr);
 }

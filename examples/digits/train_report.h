@@ -10,6 +10,7 @@
 #include "amp.h"
 #include "../support/train_data.h"
 #include "../support/train_pictures.h"
+#include "../support/train_save.h" /* type_names */
 
 #include <math.h>
 #include <time.h>
@@ -55,9 +56,7 @@ static const task tasks[NUM_TASKS] = {
 
 /* -------------------------------------------------------------------------------------- options */
 
-enum { ALL_TYPES = AMP_BF16 + 1 };
 static const char *const task_names[] = {"classify", "reconstruct", "both", NULL};
-static const char *const type_names[] = {"fp32", "fp16", "bf16", "all", NULL}; /* as amp_dtype */
 
 typedef struct options {
     int         task, dtype;                      /* may be NUM_TASKS: both; ALL_TYPES */

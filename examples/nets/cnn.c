@@ -250,16 +250,14 @@ static const void *weight(const net *n, const unit *u) {
 
 /* ------------------------------------------------------------------------ products, convolution */
 
-/* c = op(a) op(b) + beta c, rows x cols, over k; a and b of one type, sums in fp32. tf32 has fp16
-   take three products of bf16 parts instead of four where there is AMX: the fourth is below 2^-16
-   of the sum. fp32 stays fp32. */
+/* c = op(a) op(b) + beta c, rows x cols, over k; a and b of one type, sums in fp32. */
 static void multiply(const net *n, int trans_a, int trans_b, size_t rows, size_t cols, size_t k,
                      const void *a, const void *b, amp_dtype type, float beta, void *c,
                      amp_dtype c_type) {
     const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k,
                              .beta = beta, .a = a, .a_type = type, .b = b, .b_type = type, .c = c,
-                             .c_type = c_type, .tf32 = type == AMP_F16};
-    check(amp_gemm_ex(&n->backend, &g));
+                             .c_type = c_type, .tf32 = takes_three(type)};
+    must(amp_gemm_ex(&n->backend, &g));
 }
 
 /* For each pixel, size bytes each, a row of its 3x3 neighborhood. Three neighbors side by side lie
@@ -294,7 +292,7 @@ static const void *rows_of(net *n, const unit *u, const void *x, size_t channels
 /* x, or in fp32 if the policy has the products of this unit so. */
 static const void *operand(net *n, const unit *u, const void *x, size_t count) {
     if (u->product == n->type) return x;
-    check(amp_cast(n->wide, AMP_F32, x, n->type, count));
+    must(amp_cast(n->wide, AMP_F32, x, n->type, count));
     return n->wide;
 }
 
@@ -320,7 +318,7 @@ static void weight_back(net *n, const unit *u) {
                  at(n->low, u->product, i * pixels * u->out), rows_of(n, u, x, u->in, i, now),
                  u->product, i > 0 ? 1.0f : 0.0f, sum, AMP_F32);
     }
-    if (n->type != AMP_F32) check(amp_cast(t->grad, n->type, sum, AMP_F32, t->n));
+    if (n->type != AMP_F32) must(amp_cast(t->grad, n->type, sum, AMP_F32, t->n));
 }
 
 /* The gradient by x: a convolution of low, with the weights of tap t at tap 8 - t, and outputs for
@@ -631,7 +629,7 @@ static void last_back(net *n, int i, float *dx) {
     memset(bias_grad, 0, u->out * sizeof(float));
     for (size_t k = 0; k < rows; k++)
         for (size_t j = 0; j < u->out; j++) bias_grad[j] += n->out[k * u->out + j];
-    check(amp_cast(n->low, u->product, n->out, AMP_F32, rows * u->out));
+    must(amp_cast(n->low, u->product, n->out, AMP_F32, rows * u->out));
     weight_back(n, u);
     input_back(n, u, 0.0f, dx);
 }
@@ -681,10 +679,7 @@ static void load_image(net *n, size_t image, size_t to, uint64_t rng) {
     write_row(n->input, n->type, to * pixels, pixels, x);
 }
 
-/* A batch follows from the seed and the count of steps taken: the order of an epoch, and noise. So
-   a step that was skipped, after an overflow, is done again with the same images and a smaller
-   scale; all types see the same images in the same steps; and a resumed run needs no state but
-   amp.h's. */
+/* The order of an epoch, and noise. */
 static void load_batch(net *n, uint64_t step) {
     const size_t   images = n->data->num_train;
     const uint64_t steps = images / n->batch; /* of an epoch */
@@ -706,7 +701,7 @@ static double batch_loss(net *n) {
 static double train_step(net *n) {
     const uint64_t step = status_of(&n->opt).steps;
     const double   loss = gradients(n, step);
-    check(amp_optimizer_step(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
+    must(amp_optimizer_step(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
                                                                        new scale, new copies */
     if (status_of(&n->opt).did_step) follow_statistics(n);
     return loss;
@@ -735,7 +730,7 @@ static void denoise(net *n, const dataset *data, gallery *g) {
     for (size_t i = 0; i < NUM_CLASSES; i++) {
         load_image(n, g->shown[i], 0, g->shown[i] - data->num_train + 1);
         forward(n, 1, 0);
-        check(amp_cast(g->noisy[i], AMP_F32, n->input, n->type, data->pixels));
+        must(amp_cast(g->noisy[i], AMP_F32, n->input, n->type, data->pixels));
         memcpy(g->result[n->type][i], n->out, data->pixels * sizeof(float));
     }
 }

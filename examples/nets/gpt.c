@@ -10,7 +10,7 @@
    text, writing, main. Mixed precision is in choose_types (what the policy says of the
    products), training_in (gpt_setup.h), loss_scale and amp_optimizer_step; a GPT in fp32 needs the
    rest, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and the
-   text, gpt_budget.h --budget, train_runs.h the loop over seeds, types and steps, and --check;
+   text, train_runs.h the loop over seeds, types and steps, and --check;
    train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have. gpt_cuda.cu is the same on a GPU.
 
@@ -37,7 +37,7 @@ typedef text corpus;
 
 static const options *standard(void) {
     static const options o = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
-                              2, 256, 4, 64, 8, 250, 3, ALL_TYPES, 400, 25, 0, 0, 0, 0, 1.5e-3f,
+                              2, 256, 4, 64, 8, 250, 3, ALL_TYPES, 400, 25, 0, 0, 0, 1.5e-3f,
                               0, NULL, 0, 0};
     return &o;
 }
@@ -276,15 +276,13 @@ static const void *weight(const net *n, int i, amp_dtype type) {
 
 /* ------------------------------------------------------------------------------------- products */
 
-/* c = op(a) op(b), rows x cols, over k; a and b of one type, sums in fp32. tf32 has fp16 take three
-   products of bf16 parts instead of four where there is AMX: the fourth is below 2^-16 of the sum.
-   fp32 stays fp32. */
+/* c = op(a) op(b), rows x cols, over k; a and b of one type, sums in fp32. */
 static void multiply(const net *n, int trans_a, int trans_b, size_t rows, size_t cols, size_t k,
                      const void *a, const void *b, amp_dtype type, void *c, amp_dtype c_type) {
     const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k,
                              .a = a, .a_type = type, .b = b, .b_type = type, .c = c,
-                             .c_type = c_type, .tf32 = type == AMP_F16};
-    check(amp_gemm_ex(&n->backend, &g));
+                             .c_type = c_type, .tf32 = takes_three(type)};
+    must(amp_gemm_ex(&n->backend, &g));
 }
 
 /* A matrix for each head: rows ld apart, heads stride apart. Those of q, k and v lie side by side
@@ -303,7 +301,7 @@ static void multiply_heads(const net *n, int trans_a, int trans_b, size_t rows, 
         .b = b.x, .b_type = b.type, .ldb = b.ld, .stride_b = b.stride,
         .c = c.x, .c_type = c.type, .ldc = c.ld, .stride_c = c.stride,
         .count = n->heads, .tf32 = a.type == AMP_F16};
-    check(amp_gemm_ex(&n->backend, &g));
+    must(amp_gemm_ex(&n->backend, &g));
 }
 
 /* Of sequence s: q, k or v (part 0, 1, 2) in a matrix as qkv; what is mixed of v; scores. */
@@ -493,7 +491,7 @@ static void stream_to_low(net *n, amp_dtype type, float *bias_grad) {
     const size_t c = n->width;
     memset(bias_grad, 0, c * sizeof(float));
     for (size_t i = 0; i < n->rows; i++) add_to(bias_grad, n->stream_grad + i * c, c);
-    check(amp_cast(n->stream_low, type, n->stream_grad, AMP_F32, n->rows * c));
+    must(amp_cast(n->stream_low, type, n->stream_grad, AMP_F32, n->rows * c));
 }
 
 static void gelu_back(net *n, const block *b, const float *bias, float *bias_grad) {
@@ -569,7 +567,7 @@ static void backward(net *n) {
     const size_t    rows = n->rows, c = n->width;
     float          *table = n->table_grad, *positions = n->table_grad + VOCABULARY * c;
 
-    check(amp_cast(n->wide, L, n->logits, AMP_F32, rows * VOCABULARY));
+    must(amp_cast(n->wide, L, n->logits, AMP_F32, rows * VOCABULARY));
     multiply(n, 1, 0, VOCABULARY, c, rows, n->wide, head->norm1, L, table, AMP_F32);
     multiply(n, 0, 0, rows, c, VOCABULARY, n->wide, weight(n, EMBEDDING, L), L, n->y, AMP_F32);
     memset(n->stream_grad, 0, rows * c * sizeof(float));
@@ -582,15 +580,12 @@ static void backward(net *n) {
         add_to(table + n->token[i] * c, n->stream_grad + i * c, c);
         add_to(positions + i % n->context * c, n->stream_grad + i * c, c);
     }
-    check(amp_cast(n->tensor[EMBEDDING].grad, n->type, table, AMP_F32, VOCABULARY * c));
-    check(amp_cast(n->tensor[POSITIONS].grad, n->type, positions, AMP_F32, n->context * c));
+    must(amp_cast(n->tensor[EMBEDDING].grad, n->type, table, AMP_F32, VOCABULARY * c));
+    must(amp_cast(n->tensor[POSITIONS].grad, n->type, positions, AMP_F32, n->context * c));
 }
 
 /* ------------------------------------------------------------------------------------- the step */
 
-/* A batch follows from the seed and the count of steps taken. So a step that was skipped, after an
-   overflow, is done again with the same text and a smaller scale; all types see the same text in
-   the same steps; and a resumed run needs no state but amp.h's. */
 static void load_batch(net *n, uint64_t step) {
     const text *t = n->text;
     uint64_t    rng = ((uint64_t)n->seed << 32) + step * 0x2545f4914f6cdd1du + 7;
@@ -610,7 +605,7 @@ static double batch_loss(net *n) {
    has unscaled and clipped them; end_step takes AdamW's step of all others. */
 static void step_with_muon(net *n, float lr) {
     const amp_tensor *momentum = &n->tensor[num_tensors(n->o)];
-    check(amp_optimizer_set_lr(&n->opt, lr));
+    must(amp_optimizer_set_lr(&n->opt, lr));
     if (amp_optimizer_begin_step(&n->opt))
         for (int i = 0; i < num_tensors(n->o); i++) {
             const amp_tensor *t    = &n->tensor[i];
@@ -620,7 +615,7 @@ static void step_with_muon(net *n, float lr) {
                       t->n / rows, lr, training_in(n->type).weight_decay, n->muon_room);
             momentum++;
         }
-    check(amp_optimizer_end_step(&n->opt));
+    must(amp_optimizer_end_step(&n->opt));
 }
 
 /* One step, taken or skipped; returns the loss of its batch. */
@@ -629,7 +624,7 @@ static double train_step(net *n) {
     const double   loss = gradients(n, step);
     const float    lr   = learning_rate(n->o, step);
     if (n->o->muon) step_with_muon(n, lr);
-    else check(amp_optimizer_step(&n->opt, lr)); /* check, clip, unscale, AdamW, new scale, copies */
+    else must(amp_optimizer_step(&n->opt, lr)); /* check, clip, unscale, AdamW, new scale, copies */
     return loss;
 }
 
@@ -687,7 +682,6 @@ static void write_text(net *n, int count) {
 static void enlarge(options *o) { o->layers = 1, o->width = 128, o->context = 64, o->batch = 16; }
 
 #include "../support/train_runs.h" /* all types in turns; --check */
-#include "gpt_budget.h" /* --budget: the batches that fit into the same memory */
 
 int main(int argc, char **argv) {
     static report r;
@@ -697,7 +691,6 @@ int main(int argc, char **argv) {
     load_text(&t, &r.o);
     if (r.o.check)
         return finish(check_network(&r.o, &t, PROGRAM, (bounds){1e-3f, 5e-3, 1e-2, 5e-2}));
-    if (r.o.budget) return finish(show_budget(&r.o, &t));
     try_all(&r.o, &t, PICTURE);
     report_text(&r, &t, amp_cpu_tier());
     for (int seed = 0; seed < r.o.seeds; seed++) {

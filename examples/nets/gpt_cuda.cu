@@ -46,7 +46,7 @@ enum { EVERY = 10, WORKSPACE = 32 << 20 }; /* steps between two waits; bytes for
 
 static const options *standard(void) {
     static const options o = {"amp.h", NULL, NULL, NULL, "build", NULL, NULL,
-                              6, 384, 6, 256, 16, 250, 3, ALL_TYPES, 0, 25, 0, 0, 0, 0, 1.5e-3f,
+                              6, 384, 6, 256, 16, 250, 3, ALL_TYPES, 0, 25, 0, 0, 0, 1.5e-3f,
                               1, NULL, 0, 0};
     return &o;
 }

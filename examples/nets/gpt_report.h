@@ -19,10 +19,10 @@ enum { MAX_LAYERS = 48, HELD_WINDOWS = 64 };
 typedef struct options {
     const char *text, *prompt, *policy, *tier, *out, *save, *resume;
     int         layers, width, heads, context, batch, steps, seeds, dtype, write;
-    int         save_every, stop_after, check, budget, overflow;
+    int         save_every, stop_after, check, overflow;
     float       lr;
     int         gpu; /* nonzero: with --overflow, but neither policy, tier, writing, --check,
-                        --budget, --report, --storage nor --muon */
+                        --report, --storage nor --muon */
     const char *report;
     int         storage; /* of masters and moments: a row of train_storage.h */
     int         muon;
@@ -49,7 +49,6 @@ static void print_help(void) {
     else
         printf("  --prompt TEXT     what the writing continues (\"%s\")\n"
                "  --write N         bytes to write (%d)\n"
-               "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
                "  --muon            Muon for the matrices of blocks, AdamW for the rest\n"
                "  --storage NAME    masters and moments in fewer bytes, as examples/state.c\n"
                "                    compares them (fp32); but for fp32+... with --dtype bf16:\n"
@@ -81,9 +80,9 @@ static options parse_options(int argc, char **argv) {
         size_option("--context", &o.context, 4096),
         gpu ? count_option("--overflow", &o.overflow, 1000000)
             : count_option("--write", &o.write, 1000000),
-        word_option("--prompt", &o.prompt), count_option("--budget", &o.budget, 1 << 20),
+        word_option("--prompt", &o.prompt),
         choice_option("--storage", storage_names, &o.storage), flag_option("--muon", &o.muon)};
-    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 4 : 0), print_help,
+    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 3 : 0), print_help,
               make_quick, gpu ? NULL : make_check);
     keep_inputs(o.text, o.resume, o.save, o.report);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);

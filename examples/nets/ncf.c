@@ -172,7 +172,7 @@ static void make_buffers(net *n) {
     n->ones  = net_alloc(n, WORK, rows, n->type);
     for (size_t i = 0; i < rows; i++) {
         const float one = 1.0f;
-        check(amp_cast(at(n->ones, n->type, i), n->type, &one, AMP_F32, 1));
+        must(amp_cast(at(n->ones, n->type, i), n->type, &one, AMP_F32, 1));
     }
     for (int i = 0; i < 2; i++) n->wide[i] = net_alloc(n, WORK, extra, AMP_F32);
     for (int i = 0; i < 3; i++) n->room[i] = net_alloc(n, WORK, PIECE, AMP_F32);
@@ -208,18 +208,17 @@ static const void *weight(const net *n, int i, amp_dtype type) {
     return type == AMP_F32 ? n->tensor[i].weight : amp_optimizer_model(&n->opt, i);
 }
 
-/* A product of two matrices of one type, summed in fp32. tf32 has fp16 take three products of bf16
-   parts instead of four where there is AMX: the fourth is below 2^-16 of the sum. */
+/* A product of two matrices of one type, summed in fp32. */
 static void multiply(const net *n, amp_gemm_args g) {
-    g.tf32 = g.a_type == AMP_F16;
-    check(amp_gemm_ex(&n->backend, &g));
+    g.tf32 = takes_three(g.a_type);
+    must(amp_gemm_ex(&n->backend, &g));
 }
 
 /* x in the type of a product; where to put it, if the policy has that in fp32. */
 static const void *operand(const net *n, const void *x, size_t count, amp_dtype product,
                            void *wide) {
     if (product == n->type) return x;
-    check(amp_cast(wide, AMP_F32, x, n->type, count));
+    must(amp_cast(wide, AMP_F32, x, n->type, count));
     return wide;
 }
 
@@ -376,7 +375,7 @@ static void backward(net *n) {
     void        *d = n->d[0], *next = n->d[1];
     for (size_t i = 0; i < n->rows; i++) sum += n->logit[i];
     *(float *)n->tensor[PREDICT_BIAS].grad = sum;
-    check(amp_cast(n->low, n->product[LAYERS], n->logit, AMP_F32, n->rows));
+    must(amp_cast(n->low, n->product[LAYERS], n->logit, AMP_F32, n->rows));
     predict_back(n, PREDICT_FACTOR, n->product_of, d);
     factors_back(n, d);
     predict_back(n, PREDICT_LAYER, n->x[LAYERS], d);
@@ -409,9 +408,6 @@ static void load_pair(net *n, size_t to, uint32_t user, uint32_t item, float lab
     n->label[to]    = label;
 }
 
-/* A batch follows from the seed and the count of steps taken. So a step that was skipped, after an
-   overflow, is done again with the same pairs and a smaller scale; all types see the same pairs in
-   the same steps; and a resumed run needs no state but amp.h's. */
 static void load_batch(net *n, uint64_t step) {
     const interactions *d = n->data;
     const uint64_t      steps = d->num_train / n->batch; /* of an epoch */
@@ -434,7 +430,7 @@ static double batch_loss(net *n) {
 static double train_step(net *n) {
     const uint64_t step = status_of(&n->opt).steps;
     const double   loss = gradients(n, step);
-    check(amp_optimizer_step(&n->opt, learning_rate(n->o, step))); /* check, unscale, AdamW, new
+    must(amp_optimizer_step(&n->opt, learning_rate(n->o, step))); /* check, unscale, AdamW, new
                                                  scale, new copies: of tables, rows in the batch */
     return loss;
 }
@@ -467,16 +463,16 @@ static void tables_init(amp_optimizer *opt, const net *n, void *const dense[NUM_
     desc.dtype = n->type;
     desc.kind  = AMP_KIND_ADAMW;
     desc.scaler.init_scale = 65536.0f; /* set, for no loss is scaled here */
-    check(amp_optimizer_init(opt, &desc));
+    must(amp_optimizer_init(opt, &desc));
     for (int i = 0; i < NUM_TABLES; i++) {
         amp_tensor t = n->tensor[i];
         if (dense) {
             t.rows = NULL;
             t.grad = dense[i];
         }
-        check(amp_optimizer_add(opt, &t));
+        must(amp_optimizer_add(opt, &t));
     }
-    check(amp_optimizer_prepare(opt));
+    must(amp_optimizer_prepare(opt));
 }
 
 /* Of 100 rows of the tables, how many were in the last batch? */
@@ -508,7 +504,7 @@ static double compare_tables(const net *n) {
     for (int i = 0; i < TIMES; i++) {
         for (int k = 0; k < 2; k++) {
             const double start = seconds();
-            check(amp_optimizer_step(&opt[k], 0.0f));
+            must(amp_optimizer_step(&opt[k], 0.0f));
             time[k][i] = seconds() - start;
         }
     }

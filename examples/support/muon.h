@@ -4,10 +4,12 @@
    kellerjordan.github.io/posts/muon): momentum .95 as a mean, Nesterov, five iterations of Newton
    and Schulz, decoupled weight decay. adjust_lr_fn is "match_rms_adamw", so that learning rate and
    decay are those of the AdamW beside it. A step differs from torch's by 2 % (32 x 64, 64 x 32),
-   since bf16 is rounded in other places. It needs amp.h, and check(amp_result) of the program.   */
+   since bf16 is rounded in other places. It needs amp.h in front.                               */
 
 #ifndef MUON_H
 #define MUON_H
+
+#include "train_cli.h" /* must */
 
 #include <math.h>
 #include <string.h>
@@ -24,7 +26,7 @@ static inline size_t muon_room(size_t rows, size_t cols) {
 static void muon_product(const amp_backend *backend, int trans_a, int trans_b, size_t m, size_t n,
                          size_t k, float alpha, const amp_bf16 *a, const amp_bf16 *b, float beta,
                          amp_bf16 *c) {
-    check(amp_gemm(backend, trans_a, trans_b, m, n, k, alpha, a, AMP_BF16, 0, b, AMP_BF16, 0, beta,
+    must(amp_gemm(backend, trans_a, trans_b, m, n, k, alpha, a, AMP_BF16, 0, b, AMP_BF16, 0, beta,
                    c, AMP_BF16, 0));
 }
 
@@ -59,9 +61,9 @@ static void muon_step(const amp_backend *backend, float *w, float *grad, float *
     }
     const float norm = (float)sqrt(square), inv = 1.0f / (norm > 1e-7f ? norm : 1e-7f);
     for (size_t i = 0; i < n; i++) grad[i] *= inv;
-    check(amp_cast(room, AMP_BF16, grad, AMP_F32, n));
+    must(amp_cast(room, AMP_BF16, grad, AMP_F32, n));
     muon_orthogonalize(backend, room, rows, cols, room + n);
-    check(amp_cast(grad, AMP_F32, room, AMP_BF16, n));
+    must(amp_cast(grad, AMP_F32, room, AMP_BF16, n));
     for (size_t i = 0; i < n; i++) w[i] = w[i] * (1.0f - lr * decay) - step * grad[i];
 }
 

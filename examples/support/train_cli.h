@@ -52,6 +52,12 @@ static inline void must(amp_result result) {
 }
 #endif
 
+/* Behind a line about what was to hold; returns whether it does. */
+static inline int verdict(int ok) {
+    printf(" %s\n\n", ok ? "ok" : "NOT AS CLAIMED");
+    return ok;
+}
+
 /* Has all that was written to a file arrived? If not, errno says why; if an earlier write failed, one
    more says it. */
 static inline int arrived(FILE *f) {

@@ -24,9 +24,6 @@
 
 enum { MAX_SEEDS = 20, MAX_BATCH = 4096, MAX_STEPS = 1000000, HELD_POINTS = 10 };
 enum { STATE, ACTIVATIONS, WORK, NUM_MEMORIES };
-enum { ALL_TYPES = AMP_BF16 + 1 };
-
-static const char *const type_names[] = {"fp32", "fp16", "bf16", "all", NULL}; /* as amp_dtype */
 
 /* What is trained, and its words. */
 typedef struct subject {

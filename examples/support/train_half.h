@@ -16,16 +16,15 @@
 #include <time.h>
 #endif
 
-static void check(amp_result r) {
-    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in " PROGRAM ".c");
-}
-
 static amp_status status_of(const amp_optimizer *opt) {
     amp_status status;
-    check(amp_optimizer_status(opt, &status));
+    must(amp_optimizer_status(opt, &status));
     return status;
 }
 
+/* A batch follows from the seed and the count of steps taken. So a step that was skipped, after an overflow,
+   is done again with the same data and a smaller scale; all types see the same data in the same steps; and a
+   resumed run needs no state but amp.h's. */
 static void   load_batch(net *n, uint64_t step);
 static double batch_loss(net *n); /* of the batch at hand, by forward                              */
 static void   backward(net *n);   /* from there to gradients, scaled                               */
@@ -40,9 +39,13 @@ static void *net_alloc(net *n, int memory, size_t count, amp_dtype type) {
     return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
 }
 
+/* amp_gemm_args.tf32 of all products: fp16 takes three of bf16 parts instead of four where there is AMX. The
+   fourth is below 2^-16 of the sum. fp32 stays fp32. */
+static inline int takes_three(amp_dtype type) { return type == AMP_F16; }
+
 /* With a workspace no product of a step allocates. */
 static void make_workspace(net *n, size_t most) {
-    check(amp_cpu_backend(&n->backend));
+    must(amp_cpu_backend(&n->backend));
     n->backend.workspace_size = amp_gemm_workspace(most, most, most);
     n->backend.workspace      = net_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
 }
@@ -59,10 +62,10 @@ static void begin_optimizer(net *n, amp_optimizer_desc *desc) {
     if (n->lines.file) desc->report = &n->lines.watch;
     desc->allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
     desc->problem   = n->problem;
-    check(amp_optimizer_init(&n->opt, desc));
-    for (int i = 0; i < n->num_tensors; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
-    check(name_run(&n->opt, n->run));
-    check(amp_optimizer_prepare(&n->opt));
+    must(amp_optimizer_init(&n->opt, desc));
+    for (int i = 0; i < n->num_tensors; i++) must(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    must(name_run(&n->opt, n->run));
+    must(amp_optimizer_prepare(&n->opt));
 }
 
 static void net_free(net *n) {
@@ -86,7 +89,7 @@ static double gradients(net *n, uint64_t step) {
    then a question for each layer; policy_end finds words that were about no layer.               */
 
 static void policy_begin(amp_autocast *policy, const options *o, amp_dtype type) {
-    check(amp_autocast_init(policy, AMP_POLICY_DEFAULT, type));
+    must(amp_autocast_init(policy, AMP_POLICY_DEFAULT, type));
     if (!o->policy || type == AMP_F32) return;
     size_t           place;
     const amp_result result = amp_autocast_override(policy, o->policy, &place);
@@ -101,11 +104,11 @@ static amp_dtype ask(amp_autocast *policy, const options *o, amp_dtype of_weight
     const amp_scope scope = {layer, of_weights == AMP_F32 ? AMP_AUTOCAST_OFF : AMP_AUTOCAST_ON,
                              of_weights};
     amp_dtype       type  = AMP_F32;
-    check(amp_autocast_push(policy, &scope));
+    must(amp_autocast_push(policy, &scope));
     const amp_result result = amp_autocast_dtype(policy, op, in, 2, &type, NULL);
     if (result != AMP_OK)
         fail(2, o->policy, amp_result_string(result), "see amp_autocast_override in amp.h");
-    check(amp_autocast_pop(policy));
+    must(amp_autocast_pop(policy));
     if (type != AMP_F32 && type != of_weights)
         fail(2, o->policy, "asks for another half type than that of the weights",
              "leave the type to --dtype");
@@ -135,7 +138,7 @@ static void *at(void *x, amp_dtype type, size_t i) { return (char *)x + i * amp_
 static const float *read_row(const void *x, amp_dtype type, size_t first, size_t count,
                              float *room) {
     if (type == AMP_F32) return (const float *)x + first;
-    check(amp_cast(room, AMP_F32, (const char *)x + first * amp_dtype_size(type), type, count));
+    must(amp_cast(room, AMP_F32, (const char *)x + first * amp_dtype_size(type), type, count));
     return room;
 }
 
@@ -145,7 +148,7 @@ static float *place_row(void *x, amp_dtype type, size_t first, float *room) {
 }
 
 static void write_row(void *x, amp_dtype type, size_t first, size_t count, const float *row) {
-    if (type != AMP_F32) check(amp_cast(at(x, type, first), type, row, AMP_F32, count));
+    if (type != AMP_F32) must(amp_cast(at(x, type, first), type, row, AMP_F32, count));
 }
 
 /* ------------------------------------------------------------------------------- schedule, time */

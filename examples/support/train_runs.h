@@ -137,7 +137,7 @@ static amp_tensor dense(const amp_tensor *t, float scale) {
     const amp_rows *r = t->rows;
     const size_t    count = r ? *r->num_rows * r->row_length : t->n;
     float          *grad = need(t->n, sizeof(float)), *part = need(count, sizeof(float));
-    check(amp_cast(part, AMP_F32, t->grad, t->grad_type, count));
+    must(amp_cast(part, AMP_F32, t->grad, t->grad_type, count));
     for (size_t i = 0; i < count; i++)
         grad[r ? r->rows[i / r->row_length] * r->row_length + i % r->row_length : i] +=
             part[i] / scale;
@@ -188,7 +188,7 @@ static int check_network(const options *o, const corpus *d, const char *name, bo
             if (error > worst) sprintf(where, "%.100s", here.name), worst = error;
         }
         far[type] = sqrt(apart / square);
-        check(amp_optimizer_step(&n.opt, 0.0f)); /* moves nothing, and counts the norm */
+        must(amp_optimizer_step(&n.opt, 0.0f)); /* moves nothing, and counts the norm */
         norm[type] = fabs(status_of(&n.opt).norm / sqrt(square) - 1.0);
         failures += !(norm[type] < far[type] + 1e-5);
         net_free(&n);

@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-enum { RUN_SIZE = 256 };
+enum { RUN_SIZE = 256, ALL_TYPES = AMP_BF16 + 1 };
+static const char *const type_names[] = {"fp32", "fp16", "bf16", "all", NULL}; /* as amp_dtype */
 
 /* Behind the tensors of a network one without elements, whose name says what decides how a run ends:
    "run of PROGRAM --option value ... ;", so that no state of another run is loaded. */

@@ -118,7 +118,7 @@ cuda --dtype fp16 --stop-after 9 --save "$out/part" > "$out/log" 2>&1 &&
     cuda --dtype fp16 --resume "$out/part" --save "$out/part" > "$out/log" 2>&1 &&
     cmp "$out/part" "$out/whole.fp16" > "$out/log" 2>&1
 check 'gpt_cuda: interrupted and resumed, a run ends with the same bytes' $?
-refuses 'gpt_cuda: what gpt.c has saved is refused' qkv \
+refuses 'gpt_cuda: what gpt.c has saved is refused' 'was saved by gpt, not by gpt_cuda;' \
     cuda --dtype bf16 --resume "$out/cpu.state"
 cuda --dtype bf16 --stop-after 24 --overflow 5 > "$out/spoilt" 2> "$out/log" &&
     grep -Eq '^bf16 .* 1\.0 +1 ' "$out/spoilt" && grep -Eq '^bf16 .* 0\.0 +1 ' "$out/gpu.bf16" &&

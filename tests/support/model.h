@@ -373,6 +373,7 @@ typedef struct m_optimizer {
     int        initialized, prepared, open; /* open: 1 checked, 2 and unscaled */
     amp_result pending;
     int        asked, has_lr;
+    amp_result refused; /* the first add that was */
     /* as the desc says, and files */
     int        kind, dtype, zero_grad, in_place, shared, meets, report, nesterov;
     f64        beta1, beta2;

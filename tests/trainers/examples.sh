@@ -70,6 +70,14 @@ for pair in 'AMP_DTYPE/fp32, fp16 or bf16' 'AMP_ENABLE/0 or 1'; do
     refuses "recipes: a bad $variable, and what is allowed" ": $variable must be ${pair#*/}, not .foo.; change it" \
         env $variable=foo "$build/recipes"
 done
+for setting in AMP_ENABLE=0 AMP_ENABLE=1 AMP_DTYPE=bf16 AMP_DTYPE=fp16 AMP_DTYPE=fp32; do # sessions read them
+    env $setting "$build/recipes_net" > "$out/log" 2>&1 && grep -q '^c[.].* left out, for AMP_DTYPE and AMP_ENABLE' "$out/log" &&
+        grep -q '^d[.] attention' "$out/log" && env $setting "$build/recipes" > "$out/log" 2>&1
+    check "recipes, recipes_net: $setting" $?
+done
+! env AMP_DTYPE=foo "$build/recipes_net" > "$out/log" 2>&1 &&
+    tail -n 1 "$out/log" | grep -q 'AMP_DTYPE must be fp32, fp16 or bf16, not .foo.; change it, or unset it$'
+check 'recipes_net: a bad AMP_DTYPE, and what is allowed' $?
 "$build/state" --quick > "$out/log" 2>&1 &&
     awk '/^state [a-z0-9+]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
              kept = kept " " $4; moved = moved " " $6; n++}

@@ -93,6 +93,7 @@ static int steps_of(amp_optimizer *opt, int *give_up) {
             }
             if (result == AMP_OK) break;
             CHECK_EQ_INT(result, AMP_ERROR_OUT_OF_MEMORY);
+            forget_refused(opt);
             failures++;
             if (*give_up) return failures;
         }
@@ -223,6 +224,7 @@ TEST(errors_allocate_nothing, "law 9: what is refused allocates nothing") {
     CHECK_EQ_INT(the_heap.calls, 0);
     t = tensor_at(0);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    forget_refused(&opt);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     calls = the_heap.calls;
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_PREPARED);

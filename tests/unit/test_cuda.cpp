@@ -2744,7 +2744,7 @@ TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked
 
 /* What functions of a backend do that no step of an array of fp32 does. */
 TEST(huge_arrays_split, "law 11: arrays of 2^32 + 5 elements are split into storage up to their ends") {
-    static const amp_format formats[] = {AMP_FORMAT_SPLIT, AMP_FORMAT_SR};
+    static const amp_storage_format formats[] = {AMP_FORMAT_SPLIT, AMP_FORMAT_SR};
     const size_t            n = ((size_t)1 << 32) + 5, tail = 9;
     unsigned char          *full = huge(4 * n), *halves = huge(4 * n);
     float                   f[9];
@@ -2759,7 +2759,7 @@ TEST(huge_arrays_split, "law 11: arrays of 2^32 + 5 elements are split into stor
     OK(amp_cuda_backend(&backend, main_stream, NULL));
     for (size_t i = 0; i < tail; i++) f[i] = 1.0f / (float)(i + 3);
     move_tail(full + 4 * (n - tail), (unsigned char *)f, sizeof f);
-    for (const amp_format format : formats) {
+    for (const amp_storage_format format : formats) {
         unsigned char    *beside = halves + 2 * n;
         const uint32_t    size   = format == AMP_FORMAT_SPLIT ? 2 : 0;
         const ampi_stored there  = {beside, NULL, format, size}, here = {low, NULL, format, size};

@@ -1337,7 +1337,7 @@ TEST(refusals, "manual: what a storage cannot be with is refused, and told; a pa
         for (moments = 0; moments <= (int)AMP_FORMAT_SR + 1; moments++) {
             const int known = master <= (int)AMP_FORMAT_SR && moments <= (int)AMP_FORMAT_SR;
             size_t    i;
-            s.master = (amp_format)master, s.moments = (amp_format)moments;
+            s.master = (amp_storage_format)master, s.moments = (amp_storage_format)moments;
             for (i = 0; i < STORAGES && memcmp(&storages[i], &s, sizeof s) != 0;) i++;
             result = i < STORAGES ? AMP_OK : known ? AMP_ERROR_INVALID_CONFIG : AMP_ERROR_INVALID_ENUM;
             text   = i < STORAGES ? "" : known ? ": take fp32, fp32+bf16, fp32+8bit, split," : "does not know";

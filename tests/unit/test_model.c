@@ -811,6 +811,7 @@ static void add_tensor(const amp_tensor *t, amp_rows *of, amp_result expected, i
         if (overlaps) job.whole[k].grad = w.bodies[k].grad[i - 1];
     }
     attempt(ADD);
+    if (m_ready(&w.m, ADDING) == AMP_OK && !w.m.refused) w.m.refused = expected;
     if (expect(ADD, expected) != AMP_OK) return;
     w.overlaps |= overlaps;
     m_add(&w.m, t);
@@ -875,6 +876,7 @@ static void call_flat(int illegal) {
     }
     job.count = count;
     attempt(FLAT);
+    if (m_ready(&w.m, ADDING) == AMP_OK && !w.m.refused) w.m.refused = expected;
     if (expect(FLAT, expected) != AMP_OK) return;
     for (i = 0; i < count; i++) {
         amp_tensor t = part[i];
@@ -902,6 +904,7 @@ static void call_prepare(void) {
     amp_result expected = m_ready(&w.m, ADDING);
     int        i, needs = 0;
     say("prepare");
+    if (expected == AMP_OK) expected = w.m.refused;
     if (expected == AMP_OK && w.overlaps) expected = AMP_ERROR_OVERLAP;
     attempt(PREPARE);
     if (expect(PREPARE, expected) != AMP_OK) return;
@@ -920,7 +923,7 @@ static void call_ask(void) {
     else if (how == 1) (void)amp_optimizer_loss_scale_ptr(o);
     else if (how == 2) (void)amp_optimizer_scaler(o);
     else (void)amp_optimizer_status(o, &status);
-    if (w.m.prepared) w.m.asked = 1;
+    if (w.m.prepared && how < 3) w.m.asked = 1; /* status does not ask */
 }
 
 /* New gradients of one kind, written where amp.h reads them. */

@@ -887,6 +887,7 @@ TEST(flat_wrong_sums, "contract: the parts' n must add up to whole's; an error c
     one.n      = 1;
     one.weight = &x;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &one), AMP_OK);
+    forget_refused(&opt);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(amp_optimizer_master(&opt, 0) == &x);
     CHECK(amp_optimizer_master(&opt, 1) == NULL);
@@ -1618,6 +1619,36 @@ TEST(bad_desc, "law 9: every field of the desc that is NaN, negative, infinite o
     CHECK_EQ_INT(amp_cpu_backend(NULL), AMP_ERROR_INVALID_ARGUMENT);
 }
 
+TEST(refused_is_remembered, "manual: a tensor that add refuses is remembered: prepare returns its error and says which, until free; "
+                            "later ones would have its number") {
+    float              w[4] = {0}, g[4] = {0};
+    char               why[AMP_PROBLEM_SIZE];
+    amp_optimizer_desc d = {0};
+    amp_optimizer      opt;
+    amp_tensor         t = {0}, bad;
+    int                flat;
+    d.problem = why;
+    t.n = 4, t.weight = w, t.grad = g;
+    bad          = t;
+    bad.lr_scale = -1.0f;
+    for (flat = 0; flat < 2; flat++) {
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+        if (flat) CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &t, NULL, 0), AMP_ERROR_INVALID_ARGUMENT);
+        else CHECK_EQ_INT(amp_optimizer_add(&opt, &bad), AMP_ERROR_INVALID_CONFIG);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        SAYS(amp_optimizer_prepare(&opt), flat ? AMP_ERROR_INVALID_ARGUMENT : AMP_ERROR_INVALID_CONFIG,
+             "tensor 0 was refused by amp_optimizer_add: ");
+        SAYS(amp_optimizer_prepare(&opt), flat ? AMP_ERROR_INVALID_ARGUMENT : AMP_ERROR_INVALID_CONFIG, "tensor 0");
+        CHECK(amp_optimizer_model(&opt, 0) == NULL);
+        amp_optimizer_free(&opt);
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_PREPARED, NULL); /* no refusal to remember */
+        amp_optimizer_free(&opt);
+    }
+}
+
 TEST(bad_tensor, "law 9: a tensor with a bad field is not added") {
     const float        floats[] = {from_bits(0x7fc00000u), from_bits(0x7f800001u),
                                    from_bits(0x7f800000u), from_bits(0xff800000u), -1.0f};
@@ -1662,6 +1693,7 @@ TEST(bad_tensor, "law 9: a tensor with a bad field is not added") {
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &good), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_stats(&opt, 0, &stats), AMP_ERROR_NOT_PREPARED);
+    forget_refused(&opt);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(amp_optimizer_master(&opt, 0) == w);
     CHECK(amp_optimizer_master(&opt, 1) == NULL);
@@ -1838,21 +1870,18 @@ static void one_tensor(amp_optimizer *opt, const amp_optimizer_desc *desc, size_
 }
 
 static void ask_by(amp_optimizer *opt, int way) {
-    amp_status status;
     switch (way) {
     case 0: CHECK_EQ_F32(amp_optimizer_loss_scale(opt), 65536.0f); break;
     case 1: CHECK_EQ_F32(*amp_optimizer_loss_scale_ptr(opt), 65536.0f); break;
-    case 2: CHECK_EQ_F32(amp_optimizer_scaler(opt)->scale, 65536.0f); break;
-    default:
-        CHECK_EQ_INT(amp_optimizer_status(opt, &status), AMP_OK);
-        CHECK_EQ_F32(status.loss_scale, 65536.0f);
+    default: CHECK_EQ_F32(amp_optimizer_scaler(opt)->scale, 65536.0f);
     }
 }
 
-TEST(unscaled_loss, "law 17: where nobody has asked for the loss scale, in one of four ways, no step begins, and "
-                    "nothing changes") {
+TEST(unscaled_loss, "law 17: where nobody has asked for the loss scale, in one of three ways, no step begins, and "
+                    "nothing changes; status, which a run that resumes needs, does not ask") {
     int way;
-    for (way = 0; way < 4; way++) {
+    for (way = 0; way < 3; way++) {
+        amp_status         status;
         float              w[2] = {1, 2}, g[2] = {65536, 0};
         char               why[AMP_PROBLEM_SIZE];
         amp_optimizer_desc desc = {0};
@@ -1861,6 +1890,7 @@ TEST(unscaled_loss, "law 17: where nobody has asked for the loss scale, in one o
         desc.problem = why;
         one_tensor(&opt, &desc, 2, w, g);
         CHECK(amp_optimizer_gate(&opt)->skip == 0 && amp_optimizer_lr_ptr(&opt) && amp_optimizer_model(&opt, 0));
+        CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
         SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_BAD_STATE, "multiply it by amp_optimizer_loss_scale");
         CHECK_EQ_F32(w[0], 1.0f);
         ask_by(&opt, way);
@@ -2157,6 +2187,7 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     t.weight   = NULL;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ARGUMENT);
     CHECK(strstr(why, "tensor 1 (fc1): ") == why);
+    forget_refused(&opt);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK_EQ_INT(why[0], 0);
     CHECK_EQ_INT(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_UNSUPPORTED);
@@ -2371,6 +2402,7 @@ TEST(every_call_tells, "promises: each call that returns an amp_result writes de
     SAYS(amp_optimizer_report(&opt, &report), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
     SAYS(amp_optimizer_add(&opt, &t), AMP_OK, "");
     SAYS(amp_optimizer_stats(&opt, 0, &stats), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    forget_refused(&opt);
     SAYS(amp_optimizer_prepare(&opt), AMP_OK, "");
     SAYS(amp_optimizer_step(&opt, 0.5f), AMP_OK, "");
     SAYS(amp_optimizer_status(&opt, &status), AMP_OK, "");
@@ -2453,6 +2485,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     table.row_length = table.max_rows = 2, table.rows = rows, table.num_rows = &num;
     SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "desc.kind is AMP_KIND_OWN");
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    forget_refused(&opt);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_OK);
     CHECK(!amp_optimizer_begin_step(&opt));
@@ -2468,6 +2501,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     t.grad = NULL;
     SAYS(amp_optimizer_add_flat(&opt, &t, &part, 1), AMP_ERROR_UNSUPPORTED, "add that tensor by amp_optimizer_add");
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    forget_refused(&opt);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_BAD_STATE, "all tensors are frozen: set grad");
     SAYS(amp_optimizer_rebind(&opt, 0, NULL, g), AMP_ERROR_UNSUPPORTED, "set grad_later");
@@ -2483,6 +2517,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     SAYS(amp_optimizer_prepare(&opt), AMP_ERROR_NOT_INITIALIZED, "desc.shared_scaler is not initialized");
     CHECK_EQ_INT(amp_scaler_init(&shared, NULL), AMP_OK);
+    forget_refused(&opt);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
     amp_optimizer_free(&opt);
@@ -2703,6 +2738,7 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     t.weight = w + 4, t.grad = g + 4, t.own = 0;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    forget_refused(&opt);
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
     SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_UNSUPPORTED,
@@ -2896,6 +2932,7 @@ int main(int argc, char **argv) {
     RUN(rebind);
     RUN(uninitialized);
     RUN(bad_desc);
+    RUN(refused_is_remembered);
     RUN(bad_tensor);
     RUN(model_type_ignored);
     RUN(found_inf_before_ranks);
