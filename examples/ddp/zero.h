@@ -180,8 +180,7 @@ static inline amp_result zero_add(zero *z, const amp_tensor *tensor) {
     zero_tensor *t = (zero_tensor *)realloc(z->tensors, ((size_t)z->num + 1) * sizeof *t);
     if (!t) return AMP_ERROR_OUT_OF_MEMORY;
     z->tensors = t;
-    t += z->num++;
-    memset(t, 0, sizeof *t);
+    t = (zero_tensor *)memset(t + z->num++, 0, sizeof *t);
     t->like = *tensor, t->chunk = z->chunks;
     t->wide      = tensor->keep_fp32 || z->desc.dtype == AMP_F32 ? 4 : 2;
     t->sent_size = z->block > 1 ? 4 : amp_dtype_size(tensor->grad_type);
@@ -297,8 +296,7 @@ static inline double zero_hash(const zero *z) {
         if (kept) ADD(kept->master), ADD(kept->moments);
         for (const char *p = t ? t->name : NULL; p && *p; p++) ADD(*p);
         if (t) ADD(t->n), ADD(t->grad_type), ADD(t->lr_scale), ADD(t->weight_decay);
-        if (t) ADD(t->keep_fp32), ADD(t->no_weight_decay);
-        else ADD(s->disabled);
+        ADD(t ? t->keep_fp32 : s->disabled), ADD(t && t->no_weight_decay);
     }
     return (double)(h >> 32);
 #undef ADD
@@ -471,10 +469,8 @@ static inline amp_result zero_save(zero *z, const char *path) {
     if (z->ranks.rank == 0) {
         result = zero_sum_files(z, path, &x);
         if (result == AMP_OK) result = zero_index_file(z, path, &x, 1);
-        for (int r = 0; result == AMP_OK && r < (int)old.count; r++) {
-            zero_name(name, path, &old, r);
-            remove(name);
-        }
+        for (int r = 0; result == AMP_OK && r < (int)old.count; r++)
+            zero_name(name, path, &old, r), remove(name);
     }
     return zero_agree(z, result, NULL);
 }
