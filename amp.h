@@ -94,7 +94,7 @@
    end_step reads the gradients of the others again: do not write to them before it
    (examples/pitfalls.c). desc.zero_grad clears all at the right time. Tensors with own are stored
    in fp32, whatever storage says, without moments in amp.h. AMP_ERROR_BAD_STATE: no learning
-   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step; own in shards, or with rows.
+   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step; own with rows.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
    norm is that of all unscaled gradients together. A skipped step clips nothing; its norm is
@@ -115,7 +115,7 @@
                               scale * amp_optimizer_grad; without unscale_in_place
        a norm that spikes     reduce_fn sees it before the decision, and may ask for a skip
        another program's run  your optimizer loads its moments and step count as before; fused
-                              steps need desc.first_step and amp_optimizer_set_moments
+                              steps need amp_optimizer_set_steps and _set_moments
        traps (KANN)           feholdexcept before forward, fesetenv after backward (on musl
                               _mm_setcsr): after an overflow your code computes inf - inf
 
@@ -166,12 +166,11 @@
            an infinite weight or moment, or of one that scaler.disabled let pass. Products agree,
            except for any NaN's sign and payload, within each of AVX2 to NEON, AMX, AVX512_BF16,
            BFMMLA and plain C, but not across them; on a GPU they do not (bits.sh; test_gemm.c:
-           bits_*; test_cuda.cpp: own_steps to shards, grids; gpu.sh on a device; tests/vectors)
+           bits_*; test_cuda.cpp: own_steps to slices, grids; gpu.sh on a device; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
-       any number of ranks: steps with desc.ranks have the same bits if micro-batches are added in
-           the order of >>api ranks; with amp_ranks.whole the norm is a sum in your order
-           (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
+       any number of ranks: with examples/ddp/zero.h; gradients that you sum over ranks, and a norm
+           that reduce_fn sums, have the bits of your order (test_zero.c: same_bits; ranks.sh)
 
    >>gpu
 
@@ -300,7 +299,7 @@ extern "C" {
      no optimizer yet                            amp_optimizer_step
      a trainer on cblas_sgemm, on cuBLAS         amp_session, AMP_CBLAS_ or AMP_CUBLAS_DROP_IN
      a framework with its own optimizers         amp_cast, amp_scaler
-     several ranks                               amp_optimizer_desc.ranks
+     several ranks                               nothing, or desc.reduce_fn: >>api ranks
      inference                                   amp_cast, amp_gemm, amp_autocast
      a GPU                                       amp_cuda_backend                        */
 
@@ -332,7 +331,7 @@ typedef enum amp_result {
     AMP_ERROR_FOREIGN,          /* not a state of amp.h                                           */
     AMP_ERROR_NEWER,            /* written by a newer amp.h                                       */
     AMP_ERROR_CORRUPT,          /* bytes have changed                                             */
-    AMP_ERROR_MISMATCH,         /* other tensors or another kind; ranks: they differ              */
+    AMP_ERROR_MISMATCH,         /* other tensors or another kind                                  */
     /* products, policies, machines */
     AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op, product or desc of a session          */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
@@ -499,6 +498,9 @@ typedef struct amp_tensor {
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
     int         grad_later;      /* nonzero: grad is NULL now; rebind gives it later           */
     int         own;         /* nonzero: your optimizer steps it, desc.kind the rest: >>steps  */
+    uint64_t    key, first;  /* of a slice of a tensor, that random bits be the whole's: 1 + the
+                                whole's number (0: this one's), and where it begins: a multiple
+                                of 16384. Random bits: SR; moments of bf16 and 8 bits          */
     const struct amp_rows    *rows;    /* grad has few rows: >>api sparse; NULL: all           */
     const struct amp_storage *storage; /* >>api storage; NULL: desc's                          */
 } amp_tensor;
@@ -527,8 +529,9 @@ typedef struct amp_optimizer_desc {
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
     int    unscale_in_place;          /* nonzero: unscale fp32 gradients in place; set it only if
                                          every backward overwrites them                          */
-    uint64_t      first_step;         /* steps taken before; then call amp_optimizer_set_moments */
-    const struct amp_ranks       *ranks;  /* ranks decide together: >>api ranks                  */
+    amp_result  (*reduce_fn)(void *user, double *sums, size_t num_sums, uint32_t *maxima,
+                             size_t num_maxima); /* ranks decide together: >>api ranks           */
+    void         *reduce_user;
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
     const struct amp_storage     *storage; /* of masters and moments: >>api storage; fused kinds */
     uint64_t      seed;               /* of its stochastic rounding                              */
@@ -542,7 +545,7 @@ typedef struct amp_status {
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
     uint32_t stuck;        /* 1: scaler.stuck is, or skipped_in_a_row is 40 or more              */
-    uint64_t steps;        /* taken, plus desc.first_step; from begin_step on with the open one  */
+    uint64_t steps;        /* taken; from begin_step on with the open one                        */
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
     uint64_t missed_updates; /* checks of a shared scaler that no update had preceded            */
@@ -573,7 +576,7 @@ AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 /* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or by
    address in backend memory. Until you call one of them, or amp_optimizer_scaler, a step is
    AMP_ERROR_BAD_STATE: the loss cannot have been scaled. Exceptions: the scale is 1, was set
-   (init_scale, a file) or is shared, or desc.ranks has several ranks. */
+   (init_scale, a file) or is shared, or there is a desc.reduce_fn. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
@@ -707,8 +710,8 @@ extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
    your own kernels. */
 
 /* Add count tensors that lie one after another in the arrays of whole. Their name, n, lr_scale,
-   weight_decay, no_weight_decay, keep_fp32, own and storage are used; all else is whole's, whose
-   n is their sum. Copies that prepare makes are contiguous, too. */
+   weight_decay, no_weight_decay, keep_fp32, own, key, first and storage are used; all else is
+   whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
@@ -725,7 +728,7 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
 /* Write the model copies now, after you have written to masters: best weights, an average, a
    target network. Nothing else changes. Does not wait; can be captured. A tensor without an fp32
    master takes its weights from the array that rebind has given since the last refresh, which is
-   only read; AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range. */
+   only read; AMP_ERROR_BAD_STATE if there is none. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
 /* What each check decides, for your own kernel: return at once if skip is set; multiply gradients
@@ -742,16 +745,20 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* The moments of tensor i, unscaled, in host memory: first, or momentum, and second, of n floats
-   each; in shards those of this rank's range (amp_optimizer_range). NULL: one that the tensor
-   does not have (else AMP_ERROR_UNSUPPORTED), or that you do not read. Both calls wait. To
-   continue a run, on any number of ranks: set desc.first_step to its steps, and set_moments after
-   prepare. AdamW needs both: with first_step above 0 a step is AMP_ERROR_BAD_STATE until each
-   rank has set those of each tensor that learns, also of empty ranges, or loaded a state; at step
-   0 set_moments is AMP_ERROR_INVALID_CONFIG. Setting 8-bit moments is AMP_ERROR_UNSUPPORTED. */
+   each. NULL: one that the tensor does not have (else AMP_ERROR_UNSUPPORTED), or that you do not
+   read. Both calls wait. Moments of 8 bits can be set to what amp_optimizer_moments gave, also of
+   a longer tensor from a multiple of 32 on; else set_moments is AMP_ERROR_UNSUPPORTED. AdamW's at
+   step 0 are 0: others are AMP_ERROR_INVALID_CONFIG. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
                                              const float *second);
+
+/* Continue a run of another program, between steps: it has taken so many steps, and skipped so
+   many (both below 2^63); then set_moments. AdamW needs both: with steps above 0, a step is
+   AMP_ERROR_BAD_STATE until the moments of each tensor that learns are set, or a state is loaded;
+   at step 0 all moments must be 0. A report begins anew. Waits. */
+AMP_DEF amp_result amp_optimizer_set_steps(amp_optimizer *opt, uint64_t steps, uint64_t skipped);
 
 /* begin_step as two calls that do not wait, for kernels that read the gate. check opens the step.
    unscale, called once, writes amp_optimizer_grad unless the gate says skip; leave it out if your
@@ -806,64 +813,33 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
 /* ----------------------------------------------------------------- >>api  ranks
-   Gradients that were summed over ranks need nothing here. Where they differ, all ranks meet in
-   desc.ranks->reduce_fn in the middle of every check, so that all decide alike. It reduces sums
-   by sum, in any order if not whole, and maxima by maximum. Both are in backend memory. On a CPU
-   reduce before you return; on CUDA queue two ncclAllReduce on the backend's stream, which a
-   capture records. A step is then three launches. To make all ranks skip, a rank writes found_inf
-   (amp_optimizer_gate), or maxima[0] |= 1 before it reduces. An error of reduce_fn is the call's.
+   Data parallelism needs nothing here: each rank has all of the state, and gradients are summed
+   over the ranks by an all-reduce before the check, so that all see the same numbers.
 
-   With whole, each rank stores what it added, perhaps other tensors than another one. A gradient
-   on two ranks counts twice in the norm. Only checks meet; each rank saves its own files.
+   Where gradients differ (stages, parts of matrices, slices of state), all ranks meet in
+   desc.reduce_fn in the middle of every check, and decide alike: it reduces sums by sum, maxima by
+   maximum. Tensors may be others on each rank; a gradient on two ranks counts twice in the norm.
+   Both arrays are in backend memory. On a CPU reduce before you return; on CUDA queue two
+   ncclAllReduce on the backend's stream, which a capture records: a step is then three launches.
+   To make all ranks skip, a rank writes found_inf (amp_optimizer_scaler) before its check, or here
+   maxima[0] |= AMP_ASK_SKIP, which a disabled scaler obeys, too. An error of reduce_fn is the
+   call's. A rank whose step is refused before the check (a learning rate, moments) reduces once,
+   with AMP_ASK_SKIP, so that no other waits for it, and returns its error; not in a capture.
 
-   Without, masters and moments are in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the
-   fused kinds: each of count ranks stores about 1 / count of them; all have the whole model. A
-   run has the same bits for every count if the sums of your loop, and their order, do not depend
-   on it. Take M micro-batches of one size, whose data and dropout depend on their numbers alone,
-   and divide the loss of each by M:
+   examples/ddp/zero.h is made of this: masters and moments in slices, one part in N on each rank
+   (ZeRO stage 1, Rajbhandari et al. 2020), over any network, with the same bits on any number of
+   ranks. The whole model stays on each: some 13e9 parameters in 80 GB. For more, gradients and
+   weights must be cut, too: DeepSpeed, Megatron. */
 
-       backward of micro-batches rank * k to (rank + 1) * k - 1, where k is M / count
-       all-to-all: each rank gets its ranges              16 bits; of several, their sum in fp32
-       amp_optimizer_accumulate(opt, i, grads, ...)       of all ranks, in their order
-       amp_optimizer_step(opt, lr)                        on all ranks
-       all-gather: each rank gives its ranges             into amp_optimizer_model, const cast away
+enum { AMP_ASK_SKIP = 2 };
 
-   A tensor learns if it has grad or grad_later, which have no other use. Prepare reads all of
-   weight, or else of model. No step writes weight: forward reads amp_optimizer_model, which is
-   whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
-   Prepare, save_file and load_file call reduce_fn, too. All ranks fail if one does, except where
-   reduce_fn itself fails in prepare or load_file. A rank whose step is refused (lr, moments)
-   never calls it: end the others, which wait for it. AMP_ERROR_MISMATCH of prepare: tensors or
-   descs differ, numbers are not 0 to count - 1, another rank failed.
-
-   save_file writes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped;
-   T-1 if saved again), and path, which names them. Whatever fails, path names the old set or the
-   new one, whole; others are of a save that was cut short. load_file loads any set, and any file
-   of one optimizer, on any number of ranks (if not the set's, each has all files in memory); then
-   all-gather models as after a step. AMP_ERROR_MISMATCH: ranks at different steps, files of two
-   runs. All ranks use one path that all see. Callbacks save and load one shard;
-   amp_optimizer_stats is of one. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind. */
-
-typedef struct amp_ranks {
-    int rank, count; /* 0: as without ranks; 1: one file, reduce_fn may be NULL; at most 65536 */
-    amp_result (*reduce_fn)(void *user, double *sums, size_t num_sums, uint32_t *maxima,
-                            size_t num_maxima);
-    void     *user;
-    int       whole; /* nonzero: nothing is in shards; rank and count are not read               */
-} amp_ranks;
-
-/* This rank's range of tensor i, in whole chunks of 16384: tell the others once. Ranks share
-   tensors in a row equally. Without ranks it is all. n is 0: a bad index, before prepare. */
-AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
-
-/* Add the scaled gradients of count micro-batches, at most 65536, to accumulators, which every
-   step and load clears. grads holds the elements of each in this rank's range of tensor i, in
-   backend memory, stride elements after those before it. They are added in fp32 as a binary tree
-   (>>impl ranks). A rank may add its own k if the number of ranks divides M and is a power of two
-   (examples/ddp/ddp_mpi.c); else send each by itself, and add all M in one call. Does not wait;
-   one launch on CUDA. AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
-AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *grads,
-                                            size_t stride, size_t count, amp_dtype type);
+/* In reduce_fn alone (elsewhere NULL, and *n is 0): the sum of squares of each chunk of 16384
+   elements of this rank's scaled gradients, tensor after tensor in the order of add, in backend
+   memory. sums[0] is their sum: number c joins lane c mod 256, and 256 lanes are added in pairs,
+   l and l + 128, then l + 64, and so on. Whoever adds such sums of all ranks in an order of chunks,
+   and writes sums[0], has a norm that does not depend on ranks. NULL also where this rank's step
+   was refused. */
+AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t *n);
 
 /* ---------------------------------------------------------------- >>api  sparse
    Gradients that touch few rows of a tensor (embeddings). grad has these rows one after another,
@@ -878,8 +854,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    The update is lazy: weight, moments and model copy change only in rows that are there, with the
    bias corrections of the step. A weight_decay of 0 is 0, not the optimizer's. If every row is
    there once and nothing decays, a step has the bits of one without rows. rebind moves weight and
-   grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, shards,
-   add_flat. */
+   grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, add_flat. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row                                              */
@@ -894,8 +869,8 @@ typedef struct amp_rows {
    (examples/which_tensor.c. As text or JSON, with advice: examples/amp_report.h.)
 
    Counting adds no launch and does not wait; a graph replays it. Reading a report waits. Steps,
-   taken or skipped, are iterations, numbered from first_step + 1. The state saves all but the
-   histograms. Each rank reports its own shard. For a gradient of few rows the fp32 sums are
+   taken or skipped, are iterations, numbered from 1. The state saves all but the
+   histograms. Each rank reports its own tensors. For a gradient of few rows the fp32 sums are
    counted. Updates and magnitudes of weights are counted only where masters and moments are fp32
    and gradients have all rows. bad_weights has no such limit. */
 
@@ -994,7 +969,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 /* --------------------------------------------------------------- >>api  storage
    Low-precision optimizer state. amp_tensor.storage, or else desc.storage, names the formats of
    masters and moments, a row of AMP_STORAGE_LIST. It saves memory; a step is faster only where
-   memory limits it (examples/state.c). Bits are the same on CPU, GPU and any number of ranks.
+   memory limits it (examples/state.c). Bits are the same on CPU and GPU.
 
    With masters of F32 weights stay where they are, and models may be of any type or none. SPLIT
    stores fp32 in other memory: its masters, moments and state files are F32's bit for bit. Its
@@ -1332,8 +1307,7 @@ typedef struct ampi_entry {
     int         flat;
 } ampi_entry;
 struct amp_optimizer {
-    amp_optimizer_desc desc; /* what ranks, report and storage point to follows: */
-    amp_ranks          ranks;
+    amp_optimizer_desc desc; /* what report and storage point to follows: */
     amp_storage        storage;
     amp_report_desc    watch;
     int                reports;
@@ -1997,7 +1971,8 @@ enum {
     AMPI_TILE    = 2048, /* entries that a block of a GPU sorts */
     AMPI_SEGMENT = 64
 };
-enum { AMPI_BAD_ROW = 2 }; /* in control->maxima[0]: a row outside the tensor: skip always */
+/* In control->maxima[0], beside 1 for an overflow: a row outside the tensor. It skips always. */
+enum { AMPI_BAD_ROW = AMP_ASK_SKIP };
 typedef struct ampi_sparse {
     const uint32_t *rows;
     uint32_t       *num_rows;
@@ -2054,8 +2029,8 @@ AMPI_FN int ampi_is_coded(const ampi_stored *s) {
 typedef struct ampi_slot {
     uint64_t  n;           /* elements; if sparse, in the backend's table: of this step's rows   */
     uint64_t  first_chunk; /* number of its first chunk; own slots' chunks come last */
-    uint64_t  first_sum;   /* the same among the chunks of all ranks    */
-    uint64_t  first;       /* where these n begin, if the tensor is in shards */
+    uint64_t  first_sum;   /* the same in the order of tensors          */
+    uint64_t  key, first;  /* of random bits: number of the whole tensor, and where these begin */
     ampi_stored master;    /* or what the model lacks of it             */
     ampi_stored moment[2]; /* first or momentum; second                 */
     float    *weight;      /* if master is not fp32: what rebind has brought for a refresh */
@@ -2127,10 +2102,6 @@ AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
     return s->stuck != 0u || c->skipped_in_a_row >= AMPI_STUCK;
 }
 
-/* What ranks reduce between check and decide, besides maxima. */
-typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
-enum { AMPI_WORDS = 5 }; /* that rank 0 sends to the others in a save */
-
 /* Has the program read the loss scale? It must, unless the scale is known to it. A pointer to it
    shows every later one, too. */
 enum ampi_asked { AMPI_SCALE_UNREAD, AMPI_SCALE_KNOWN, AMPI_SCALE_READ, AMPI_SCALE_POINTED };
@@ -2139,8 +2110,7 @@ struct amp_plan {
     ampi_control *control;  /* backend memory */
     ampi_slot    *slots;    /* backend memory; only here, what a step counts is up to date */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
-    double       *sums;     /* backend memory: sum of squares of each chunk of all ranks; 0
-                               without gradient, and, after a check, of those of other ranks */
+    double       *sums;     /* backend memory: sum of squares of each chunk; 0 without gradient */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_sparse  *sparse;      /* backend memory */
     ampi_slot    *host_slots;  /* the host's copy; addresses and options are up to date in both */
@@ -2153,10 +2123,11 @@ struct amp_plan {
     int           owns;              /* 0; or 1 + the first slot that is own                    */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
-    uint64_t      num_chunks, num_sums;
+    uint64_t      num_chunks;
     amp_kind      kind;
     int           zero_grad, shared;
-    ampi_meeting  meets;          /* between check and decide                                  */
+    int           meets;          /* ranks do, between check and decide                        */
+    int           summed;         /* reduce_fn is being called, after a check                  */
     uint32_t      split;          /* 2^split blocks share a chunk: 2; few chunks: 4; most
                                      short: 0 */
     int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
@@ -2204,11 +2175,6 @@ struct ampi_functions {
                           size_t count, float *const *weights, void *const *grads);
     /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    /* sums += the sum of count gradients, stride elements apart, in fp32, as a binary tree: the
-       sum of the first half plus that of the second, and so on, down to run gradients, which are
-       added in order; run may be 0 if count is 1 */
-    amp_result (*add_fn)(const amp_backend *self, float *sums, const void *grads, size_t stride,
-                         size_t count, size_t run, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
 };
@@ -4005,23 +3971,9 @@ static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_ty
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
 }
 
-/* What ranks, rows and report add to set-up, step and files. */
+/* What rows and report add to set-up, step and files. */
 typedef struct ampi_archive ampi_archive;
 typedef struct ampi_arena   ampi_arena;
-typedef struct ampi_loading ampi_loading;
-typedef struct ampi_state   ampi_state;
-typedef struct ampi_target  ampi_target;
-static amp_result ampi_ranks_ok(const amp_optimizer_desc *d); /* may the desc be so? */
-/* in prepare: ranks exchange their results. Are their tables the same? */
-static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result);
-/* files: read the set that a file names; save a set, or what replaces one; load this rank's share
-   of a set, after which ranks meet */
-static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user);
-#ifndef AMP_NO_STDLIB
-static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result);
-static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
-                                  amp_result result);
-#endif
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t);
 static void       ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
 /* a step: add up rows before their check; update these rows; find an element of the sums */
@@ -4077,7 +4029,6 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
     static const char *const amount = "0 or more, and finite";
     const float              eps    = (float)d->eps;
     const double             most   = (double)AMPI_F32_MAX;
-    char                     room[AMPI_DECIMALS];
     if (!ampi_f64_ok(problem, "amp_optimizer_desc.beta1", &d->beta1, 0.0, AMPI_BELOW_1, factor) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.eps", &d->eps, 0.0, most, amount) ||
@@ -4085,11 +4036,6 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
         !ampi_amount_ok(problem, "amp_optimizer_desc.weight_decay", &d->weight_decay) ||
         !ampi_amount_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm))
         return 0;
-    if (d->first_step > UINT64_MAX / 2) {
-        ampi_tell(problem, "amp_optimizer_desc.first_step is %s, and must be less than 2^63",
-                  ampi_digits(room, d->first_step));
-        return 0;
-    }
     if (d->eps > 0.0 && !(eps > 0.0f))
         return ampi_out(problem, "amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
     if (d->nesterov && !((float)d->momentum > 0.0f))
@@ -4125,10 +4071,6 @@ static amp_result ampi_refuse(const amp_optimizer_desc *d, amp_result result, co
     return result;
 }
 
-static int ampi_has_ranks(const amp_optimizer_desc *d) {
-    return d->ranks && (d->ranks->count || d->ranks->whole);
-}
-
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     amp_scaler scaler;
     if (!amp_dtype_size(d->dtype))
@@ -4142,13 +4084,12 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     if (d->backend && !d->backend->functions)
         return ampi_refuse(d, AMP_ERROR_INVALID_ARGUMENT,
                            "amp_optimizer_desc.backend was not made by amp_cuda_backend");
-    if (ampi_has_ranks(d)) AMPI_TRY(ampi_ranks_ok(d));
     if (d->report) AMPI_TRY(ampi_report_ok(d));
     if (d->storage) AMPI_TRY(ampi_storage_ok(d->storage, d->problem));
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
-/* Copies desc, and its backend, ranks, report and storage, which may go after the call. */
+/* Copies desc, and its backend, report and storage, which may go after the call. */
 static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc *d = &opt->desc;
     *d = *desc;
@@ -4157,8 +4098,6 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     if (!(d->eps > 0.0)) d->eps = 1e-8;
     amp_cpu_backend(&opt->backend);
     if (d->backend) opt->backend = *d->backend;
-    if (ampi_has_ranks(d)) opt->ranks = *d->ranks;
-    if (opt->ranks.whole) opt->ranks.rank = opt->ranks.count = 0; /* no shards */
     if (d->report) opt->watch = *d->report;
     if (d->storage) opt->storage = *d->storage;
     opt->reports     = d->report != NULL;
@@ -4301,10 +4240,11 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         {t->keep_fp32 && t->model && t->model_type != AMP_F32, AMP_ERROR_INVALID_CONFIG,
          "keep_fp32 is set, but its model is of 16 bits"},
         {t->n > SIZE_MAX / 64, AMP_ERROR_TOO_LARGE, "it is too large"},
+        {t->first % AMPI_CHUNK != 0 || t->first > UINT64_MAX / 2, AMP_ERROR_INVALID_CONFIG,
+         "first must be a multiple of 16384, and less than 2^63"},
         {t->rows && flat, AMP_ERROR_UNSUPPORTED,
          "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add"},
-        {t->own && (t->rows || opt->ranks.count), AMP_ERROR_UNSUPPORTED,
-         "own is for a tensor without rows, of an optimizer without shards"},
+        {t->own && t->rows, AMP_ERROR_UNSUPPORTED, "own is for a tensor without rows"},
         {1, AMP_OK, NULL}};
     AMPI_TRY(ampi_refuse_tensor(opt, opt->num_entries, t->name, why));
     if (t->rows) AMPI_TRY(ampi_rows_ok(opt, t));
@@ -4426,27 +4366,6 @@ static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n)
 
 static uint64_t ampi_groups(uint64_t n) { return n / AMPI_GROUP + (n % AMPI_GROUP != 0); }
 
-/* A rank's shard of a tensor: whole chunks in a row. The tensor's last may be shorter. */
-typedef struct ampi_shard { uint64_t begin, end; } ampi_shard;
-
-/* Where shard k of count begins in a tensor of n elements. */
-static uint64_t ampi_shard_begin(uint64_t n, uint64_t k, uint64_t count) {
-    const uint64_t chunks = ampi_chunks(n), more = chunks % count;
-    const uint64_t at     = chunks / count * k + (k < more ? k : more);
-    return at < chunks ? at * AMPI_CHUNK : n;
-}
-
-/* A rank's shard of a tensor of n elements, with so many elements before it. A rank has as many
-   chunks as if those of all tensors were dealt out to the ranks in turn, so that the ranks'
-   shares of any tensors in a row are alike. */
-static ampi_shard ampi_shard_of_rank(uint64_t before, uint64_t n, uint64_t rank, uint64_t count) {
-    const uint64_t k = (rank + count - ampi_chunks(before) % count) % count;
-    ampi_shard      p;
-    p.begin = ampi_shard_begin(n, k, count);
-    p.end   = ampi_shard_begin(n, k + 1, count);
-    return p;
-}
-
 /* Is a tensor's gradient of few rows? How many elements may its sums have? (An empty table has
    room for one row, because rows outside it are summed, too.) */
 static int ampi_has_rows(const ampi_entry *e) {
@@ -4465,27 +4384,21 @@ static void ampi_set_format(ampi_stored *s, amp_storage_format format) {
 }
 
 /* Fills in a slot, except what the arena holds. */
-static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64_t before,
+static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t i,
                            ampi_slot *slot) {
-    const amp_optimizer_desc *d     = &opt->desc;
-    const amp_tensor         *t     = &e->tensor;
-    const uint64_t            count = opt->ranks.count ? (uint64_t)opt->ranks.count : 1;
-    const ampi_shard own = ampi_shard_of_rank(before, t->n, (uint64_t)opt->ranks.rank, count);
-    int             k;
+    const amp_optimizer_desc *d = &opt->desc;
+    const amp_tensor         *t = &e->tensor;
+    int                       k;
     memset(slot, 0, sizeof *slot);
-    slot->n            = own.end - own.begin;
-    slot->first        = own.begin;
+    slot->n            = t->n;
+    slot->key          = t->key ? t->key - 1 : i;
+    slot->first        = t->first;
     slot->lr_scale     = t->lr_scale;
     slot->weight_decay = t->weight_decay;
     slot->model_type   = t->model ? t->model_type : d->dtype;
     ampi_set_format(&slot->master, e->storage.master);
     for (k = 0; k < 2; k++) ampi_set_format(&slot->moment[k], e->storage.moments);
     slot->stats.first_nonfinite = slot->n;
-    if (opt->ranks.count) {
-        if (!t->model && t->keep_fp32) slot->model_type = AMP_F32;
-        slot->model = ampi_to(t->model, slot->model_type, (size_t)slot->first);
-        return;
-    }
     if (!ampi_is_coded(&slot->master)) slot->master.data = t->weight;
     slot->grad      = t->grad;
     slot->grad_type = t->grad_type;
@@ -4499,19 +4412,16 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64
     slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* Places a tensor's model copy, if it is the optimizer's own: in desc.dtype, or (wide) in fp32,
-   for keep_fp32 in shards. In a flat array keep_fp32 leaves a gap. cuBLAS looks at alignments up
-   to 256 bytes, which must not depend on other tensors. */
-static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int wide,
-                             ampi_slot *s, ampi_arena *arena) {
-    const amp_dtype type  = wide ? AMP_F32 : opt->desc.dtype;
-    const size_t    size  = amp_dtype_size(type);
-    const int       keeps = e->tensor.keep_fp32 != 0;
-    void           *here;
-    if (e->tensor.model || (type == AMP_F32 && !opt->ranks.count)) return;
-    if (keeps != wide && !(keeps && e->flat)) return;
-    here = ampi_take(arena, e->tensor.n, size, e->flat == 2 && !wide ? size : 256);
-    if (keeps == wide) s->model = ampi_to(here, s->model_type, (size_t)s->first);
+/* Places a tensor's model copy, if it is the optimizer's own. In a flat array keep_fp32 leaves a
+   gap. cuBLAS looks at alignments up to 256 bytes, which must not depend on other tensors. */
+static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, ampi_slot *s,
+                             ampi_arena *arena) {
+    const size_t size  = amp_dtype_size(opt->desc.dtype);
+    const int    keeps = e->tensor.keep_fp32 != 0;
+    void        *here;
+    if (e->tensor.model || opt->desc.dtype == AMP_F32 || (keeps && !e->flat)) return;
+    here = ampi_take(arena, e->tensor.n, size, e->flat == 2 ? size : 256);
+    if (!keeps) s->model = here;
 }
 
 /* Places n elements of tensor e in their format, and scales of groups. */
@@ -4520,12 +4430,6 @@ static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_
     else if (s->size) s->data = ampi_take(arena, (size_t)n, s->size, 64);
     if (ampi_formats[s->format].group)
         s->scale = (uint8_t *)ampi_take(arena, (size_t)ampi_groups(n), 1, 64);
-}
-
-/* The whole model copy of which a slot has a shard. */
-static void *ampi_whole_model(const ampi_slot *s) {
-    const size_t size = amp_dtype_size(s->model_type);
-    return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
 }
 
 /* The number of chunks of slot i; if sparse, the most that its sums may have. */
@@ -4544,23 +4448,21 @@ static int ampi_is_kth(const amp_plan *plan, size_t k, size_t *i) {
 /* Fills in the slots, except what the arena holds, and counts. */
 static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     const int moments  = ampi_num_moments(&opt->desc);
-    uint64_t  elements = 0, before = 0;
+    uint64_t  elements = 0, sums = 0;
     size_t    i, k;
-    plan->num_chunks = plan->num_sums = 0;
+    plan->num_chunks = 0;
     for (i = 0; i < plan->num_slots; i++) {
-        const ampi_entry *e    = ampi_entry_of(opt, i);
-        ampi_slot        *s    = &plan->host_slots[i];
-        const int         rows = ampi_has_rows(e);
-        ampi_fill_slot(opt, e, before, s);
-        s->first_sum = plan->num_sums + ampi_chunks(s->first);
+        const ampi_entry *e = ampi_entry_of(opt, i);
+        ampi_slot        *s = &plan->host_slots[i];
+        ampi_fill_slot(opt, e, i, s);
+        s->first_sum = sums;
+        sums += ampi_slot_chunks(opt, i);
         if (s->own && !plan->owns) plan->owns = (int)i + 1;
         plan->coded |= ampi_is_coded(&s->master) || ampi_is_coded(&s->moment[0]);
         plan->stochastic |= ampi_learns(&e->tensor) &&
                             (ampi_formats[s->master.format].random ||
                              (moments && ampi_formats[s->moment[0].format].random));
-        plan->num_sums += ampi_chunks(rows ? ampi_most_sums(e) : e->tensor.n);
         elements += s->n;
-        before += e->tensor.n;
     }
     for (k = 0; k < 2 * plan->num_slots; k++) {
         if (!ampi_is_kth(plan, k, &i)) continue;
@@ -4574,8 +4476,8 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
 /* Arrays of tensors, in the order of backend memory: one kind after the other, so that those of a
    flat array have no gaps. */
 typedef enum ampi_array {
-    AMPI_ARRAY_MODEL, AMPI_ARRAY_FP32_MODEL, AMPI_ARRAY_MASTER, AMPI_ARRAY_GRAD,
-    AMPI_ARRAY_FIRST_MOMENT, AMPI_ARRAY_SECOND_MOMENT
+    AMPI_ARRAY_MODEL, AMPI_ARRAY_MASTER, AMPI_ARRAY_GRAD, AMPI_ARRAY_FIRST_MOMENT,
+    AMPI_ARRAY_SECOND_MOMENT
 } ampi_array;
 
 /* Places slot i's array of this kind, if it is the optimizer's own. */
@@ -4585,13 +4487,11 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
     ampi_slot        *s      = &opt->plan->host_slots[i];
     const int         learns = ampi_learns(&e->tensor);
     switch (kind) {
-    case AMPI_ARRAY_MODEL: ampi_place_model(opt, e, 0, s, arena); break;
-    case AMPI_ARRAY_FP32_MODEL: ampi_place_model(opt, e, 1, s, arena); break;
+    case AMPI_ARRAY_MODEL: ampi_place_model(opt, e, s, arena); break;
     case AMPI_ARRAY_MASTER:
         if (!s->master.data) ampi_place(arena, e, s->n, &s->master);
         break;
     case AMPI_ARRAY_GRAD:
-        if (learns && opt->ranks.count) s->grad = ampi_floats_of(arena, e, s->n);
         if (learns && ampi_is_yours(opt, &e->tensor))
             s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e, s->n);
         break;
@@ -4599,8 +4499,6 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
     case AMPI_ARRAY_SECOND_MOMENT:
         if (learns && !s->own)
             ampi_place(arena, e, s->n, &s->moment[kind - AMPI_ARRAY_FIRST_MOMENT]);
-        if (learns && !s->own && kind == AMPI_ARRAY_SECOND_MOMENT)
-            s->moments_missing = e->tensor.n && opt->desc.first_step;
     }
 }
 
@@ -4618,8 +4516,7 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
     arena.base     = base;
     plan->control  = (ampi_control *)ampi_take(&arena, 1, sizeof *plan->control, 64);
     plan->slots    = (ampi_slot *)ampi_take(&arena, count, sizeof *plan->slots, 64);
-    plan->sums     = (double *)ampi_take(&arena, (size_t)plan->num_sums + AMPI_WORDS,
-                                         sizeof(double), 64);
+    plan->sums     = (double *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(double), 64);
     plan->chunk_slots =
         (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
     plan->scaler = opt->desc.shared_scaler;
@@ -4701,18 +4598,6 @@ static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype typ
     return ampi_cast_on(b, model, type, src, AMP_F32, n);
 }
 
-/* Writes a tensor's master and whole model copy (ranges of other ranks as they round them). */
-static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
-    const amp_dtype type = s->model_type;
-    const size_t    n    = (size_t)s->n;
-    const float    *src  = t->weight ? t->weight + (size_t)s->first : NULL;
-    ampi_stored     none = s->master;
-    none.data = NULL;
-    if (src && n < t->n)
-        AMPI_TRY(ampi_write_on(b, ampi_whole_model(s), type, &none, t->weight, t->n));
-    return ampi_write_on(b, s->model, type, &s->master, src, n);
-}
-
 /* A weight that was copied, and that no step writes again, becomes NaN: code that goes on reading
    it, in place of the model, fails at once. */
 static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t n) {
@@ -4729,7 +4614,7 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
 
 /* Need a program not read the scale before a step, whatever it is? */
 static int ampi_scale_is_elsewhere(const amp_optimizer *opt) {
-    return opt->plan->shared || opt->ranks.whole || opt->ranks.count > 1;
+    return opt->plan->shared || opt->desc.reduce_fn;
 }
 
 /* Copies the tables to where kernels read them. */
@@ -4740,7 +4625,6 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
     memset(&control, 0, sizeof control);
     control.clip_factor    = 1.0f;
     control.gate.inv_scale = 1.0f;
-    control.gate.step      = d->first_step;
     control.beta1          = d->beta1;
     control.beta2          = d->beta2;
     control.rates.eps      = (float)d->eps;
@@ -4784,9 +4668,9 @@ static ampi_range ampi_range_of(size_t id, const void *begin, uint64_t n, amp_dt
     return r;
 }
 
-/* Do no two arrays of a step overlap? (In shards, gradients are only flags.) The ranges are sorted
-   by where they begin, each gap 5/11 of the one before (Gonnet's Shell sort): no memory is needed,
-   and 100,000 tensors take a tenth of a second. Then each must begin behind the one before. */
+/* Do no two arrays of a step overlap? The ranges are sorted by where they begin, each gap 5/11 of
+   the one before (Gonnet's Shell sort): no memory is needed, and 100,000 tensors take a tenth of a
+   second. Then each must begin behind the one before. */
 static amp_result ampi_apart(const amp_optimizer *opt) {
     static const char *const what[] = {"weight", "model", "grad"};
     char       *problem = opt->desc.problem;
@@ -4799,8 +4683,8 @@ static amp_result ampi_apart(const amp_optimizer *opt) {
         const int         own  = t->model != (void *)t->weight;
         r[3 * i]     = ampi_range_of(3 * i, t->weight, t->n, AMP_F32);
         r[3 * i + 1] = ampi_range_of(3 * i + 1, t->model, own ? t->n : 0, t->model_type);
-        r[3 * i + 2] = ampi_range_of(3 * i + 2, opt->ranks.count ? NULL : t->grad,
-                                     e->rows.row_length ? most : t->n, t->grad_type);
+        r[3 * i + 2] = ampi_range_of(3 * i + 2, t->grad, e->rows.row_length ? most : t->n,
+                                     t->grad_type);
     }
     while (gap > 1) {
         gap = gap < 5 ? 1 : (5 * gap - 1) / 11;
@@ -4847,11 +4731,9 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     plan->host_sparse = (ampi_sparse *)(void *)(plan->ranges + 3 * plan->num_slots);
     plan->num_sparse  = num_sparse;
     plan->kind        = d->kind;
-    plan->zero_grad   = d->zero_grad || opt->ranks.count;
+    plan->zero_grad   = d->zero_grad;
     plan->shared      = d->shared_scaler != NULL;
-    plan->meets       = !opt->ranks.reduce_fn ? AMPI_ALONE
-                        : opt->ranks.whole ? AMPI_OVER_NORM2
-                                           : AMPI_OVER_SUMS;
+    plan->meets       = d->reduce_fn != NULL;
     opt->plan = plan;
     return AMP_OK;
 }
@@ -4887,8 +4769,11 @@ static amp_result ampi_build(amp_optimizer *opt) {
 static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     const amp_backend *b = &opt->backend;
     size_t             i;
-    for (i = 0; i < opt->plan->num_slots; i++)
-        AMPI_TRY(ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &opt->plan->host_slots[i]));
+    for (i = 0; i < opt->plan->num_slots; i++) {
+        const ampi_slot *s = &opt->plan->host_slots[i];
+        AMPI_TRY(ampi_write_on(b, s->model, s->model_type, &s->master,
+                               ampi_tensor(opt, (int)i)->weight, (size_t)s->n));
+    }
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         if (ampi_is_coded(&opt->plan->host_slots[i].master) && t->weight)
@@ -4916,7 +4801,6 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     result = ampi_shared_ok(opt);
     if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result == AMP_OK) result = ampi_build(opt);
-    if (opt->ranks.count && opt->ranks.reduce_fn) result = ampi_same_tables(opt, result);
     if (result == AMP_OK) result = ampi_fill_tensors(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
     else opt->pending = AMP_OK; /* from a begin_step before prepare */
@@ -4934,9 +4818,6 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
     const amp_tensor *t = ampi_tensor(opt, (int)i);
     const int          own   = !ampi_is_coded(&opt->plan->host_slots[i].master);
     const ampi_refusal why[] = {
-        {opt->ranks.count, AMP_ERROR_UNSUPPORTED,
-         "it is in shards, which keep what prepare was given: prepare another optimizer, and load "
-         "the state"},
         {weight && !t->weight && own, AMP_ERROR_UNSUPPORTED,
          "its master is the optimizer's own: leave weight NULL here"},
         {grad && grad != AMP_NO_GRAD && !ampi_learns(t), AMP_ERROR_UNSUPPORTED,
@@ -5001,19 +4882,15 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         if (ampi_is_coded(&s->master) && t->n && !s->weight)
             return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_BAD_STATE,
-                                       opt->ranks.count
-                                           ? "it has no fp32 master, and shards take no weights: "
-                                             "load a state"
-                                           : "it has no fp32 master: bring its weights by "
-                                             "amp_optimizer_rebind");
+                                       "it has no fp32 master: bring its weights by "
+                                       "amp_optimizer_rebind");
     }
     return ampi_told(opt->desc.problem, ampi_write_models(opt));
 }
 
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
-    if (!s) return NULL;
-    return s->model ? ampi_whole_model(s) : s->master.data;
+    return !s ? NULL : s->model ? s->model : s->master.data;
 }
 
 AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i) {
@@ -5058,7 +4935,7 @@ AMPI_COLD_END
      amp_optimizer_step    ampi_fused_step: may it begin? The plan takes the learning rate
        check               ampi_cpu_check; a tensor: ampi_check_slot; 16384 elements:
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
-                           ampi_sum_chunks (ranks.reduce_fn: after it if whole, else before it)
+                           ampi_sum_chunks; then, with several ranks, reduce_fn
        decide              ampi_decide: norm, clip factor, gate, next scale
        update              ampi_cpu_update, ampi_update_slot, ampi_step_chunk: read again, unscale,
                            optimizer, master, model copy, by the tier
@@ -5150,7 +5027,7 @@ static double ampi_sum_chunks(const amp_plan *plan) {
     double   lanes[AMPI_LANES] = {0};
     uint64_t i;
     size_t   l, pair;
-    for (i = 0; i < plan->num_sums; i++) {
+    for (i = 0; i < plan->num_chunks; i++) {
         l        = (size_t)(i % AMPI_LANES);
         lanes[l] = ampi_add64(lanes[l], plan->sums[i]);
     }
@@ -5198,18 +5075,13 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
     ampi_store_u32(&slot->stats.max_finite, 0, largest);
 }
 
-static void ampi_cpu_decide(const amp_plan *plan) {
-    if (plan->meets == AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
-    ampi_decide(plan);
-}
-
 static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) {
     const uint32_t fp      = ampi_fp_begin();
     const int      samples = ampi_samples(plan);
     uint32_t       largest = 0, bad = 0;
     size_t         t;
     (void)self;
-    memset(plan->sums, 0, (size_t)plan->num_sums * sizeof *plan->sums);
+    memset(plan->sums, 0, (size_t)plan->num_chunks * sizeof *plan->sums);
     for (t = 0; t < plan->num_slots; t++) {
         ampi_slot *slot = &plan->slots[t];
         uint32_t   max;
@@ -5225,10 +5097,10 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
         }
         bad |= slot->stats.bad_row ? (uint32_t)AMPI_BAD_ROW : 1u;
     }
-    if (plan->meets != AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
+    plan->control->norm2     = ampi_sum_chunks(plan);
     plan->control->maxima[0] = bad | ampi_found_by_user(plan);
     plan->control->maxima[1] = largest;
-    if (!plan->meets) ampi_cpu_decide(plan);
+    if (!plan->meets) ampi_decide(plan);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5255,7 +5127,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.element    = (uint32_t)slot->first;
     memset(&x.key, 0, sizeof x.key);
     if (plan->stochastic)
-        x.key = ampi_seeds_of(c->seed, (uint64_t)(slot - plan->slots), c->gate.step, at);
+        x.key = ampi_seeds_of(c->seed, slot->key, c->gate.step, at);
     ampi_forward_all(&x, i);
     x.grad = ampi_at(slot->grad, x.grad_type, from);
     ampi_loops_now()->step(&x, 0, here);
@@ -5299,7 +5171,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     const int      watch = ends && ampi_sampled(plan);
     size_t         t;
     (void)self;
-    if (job == AMPI_JOB_DECIDE) ampi_cpu_decide(plan);
+    if (job == AMPI_JOB_DECIDE) ampi_decide(plan);
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot   = &plan->slots[t];
         const ampi_job   its    = ends && slot->own ? AMPI_JOB_PUBLISH : job;
@@ -5322,57 +5194,11 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     return AMP_OK;
 }
 
-/* Adds n elements of count gradients, in pairs down to runs, which are added in order. If there
-   are several runs, sums begin as 0, and n is at most AMPI_LANES. */
-static AMPI_NOINLINE void ampi_sum_grads(float *sums, const void *grads, size_t stride,
-                                         size_t count, size_t run, amp_dtype type, size_t n) {
-    float  later[AMPI_LANES];
-    size_t k;
-    for (k = 0; k < count && run == count; k++)
-        ampi_loops_now()->accumulate(sums, ampi_at(grads, type, k * stride), type, 0, n);
-    if (run == count) return;
-    memset(later, 0, sizeof later);
-    count /= 2;
-    ampi_sum_grads(sums, grads, stride, count, run, type, n);
-    ampi_sum_grads(later, ampi_at(grads, type, count * stride), stride, count, run, type, n);
-    ampi_loops_now()->accumulate(sums, later, AMP_F32, 0, n);
-}
-
-/* Adds a tree to sums. What is in sums before is no part of the tree. */
-static AMPI_NOINLINE void ampi_add_tree(float *sums, const void *grads, size_t stride,
-                                        size_t count, size_t run, amp_dtype type, size_t n) {
-    float all[AMPI_LANES];
-    if (!run) {
-        ampi_sum_grads(sums, grads, stride, count, count, type, n);
-        return;
-    }
-    memset(all, 0, sizeof all);
-    ampi_sum_grads(all, grads, stride, count, run, type, n);
-    ampi_loops_now()->accumulate(sums, all, AMP_F32, 0, n);
-}
-
-static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *grads,
-                               size_t stride, size_t count, size_t run, amp_dtype type, size_t n) {
-    const size_t  piece  = run ? (size_t)AMPI_LANES : (size_t)AMPI_CHUNK;
-    const int64_t pieces = (int64_t)((n + piece - 1) / piece);
-    const int     shared = pieces > 1 && n >= (size_t)AMPI_SHARED * AMPI_CHUNK / count;
-    int64_t       c;
-    (void)self;
-    (void)shared; /* OpenMP alone uses it */
-    AMPI_OPENMP(omp parallel for schedule(static) if (shared))
-    for (c = 0; c < pieces; c++) {
-        const size_t i = (size_t)c * piece;
-        AMPI_IEEE(ampi_add_tree(sums + i, ampi_at(grads, type, i), stride, count, run, type,
-                                 ampi_min(n - i, piece)));
-    }
-    return AMP_OK;
-}
-
 static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g); /* >>impl gemm */
 
 static const ampi_functions ampi_cpu_functions = {
     NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, ampi_cpu_split, NULL, NULL, ampi_cpu_bind,
-    ampi_cpu_check, ampi_cpu_add, ampi_cpu_update, ampi_cpu_gemm};
+    ampi_cpu_check, ampi_cpu_update, ampi_cpu_gemm};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
@@ -5396,6 +5222,43 @@ static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, f
     }
 }
 
+/* Encodes elements of a moment. In 8 bits, false: they are not what such a moment decodes to. The
+   largest may have been rounded up or down, past where the exponent changes; a code is rounded up
+   as far as can be, since the last one is of no number below the limit, and others are exact. */
+static AMPI_NOINLINE int ampi_encode_moment(const ampi_stored *m, int second, const float *from,
+                                            size_t n) {
+    uint8_t *code = (uint8_t *)m->data;
+    size_t   i, end;
+    if (m->format != AMP_FORMAT_8BIT) {
+        ampi_cast(m->data, m->format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32, from, AMP_F32, n);
+        return 1;
+    }
+    for (i = 0; i < n; i = end) {
+        uint32_t most = 0, same = 0, e, k;
+        size_t   at;
+        end = ampi_min(n, i + AMPI_GROUP);
+        for (at = i; at < end; at++) most = ampi_most(most, ampi_load_u32(from, at) & 0x7fffffffu);
+        for (k = 0; k < 3 && !same; k++) { /* its exponent, the next, the one before */
+            e    = ampi_exponent_of(most);
+            e    = e == 255u ? e : ampi_most(e + (k == 1u) - (k == 2u), 1u);
+            same = 1;
+            m->scale[i / AMPI_GROUP] = (uint8_t)e;
+            for (at = i; at < end; at++) {
+                const float    up = ampi_up_of(e), down = ampi_down_of(e);
+                const uint32_t u = ampi_load_u32(from, at);
+                float          x, back;
+                ampi_store_u32(&x, 0, u);
+                code[at] = (uint8_t)(!u ? 0u : second ? ampi_v_code(x, down, 0xffffu)
+                                                      : ampi_m_code(x, down, 0xffffu));
+                back = second ? ampi_v_value(code[at], up) : ampi_m_value(code[at], up);
+                same &= ampi_bits_of_f32(back) == u;
+            }
+        }
+        if (!same) return 0;
+    }
+    return 1;
+}
+
 AMPI_COLD_BEGIN
 
 /* Does one job of a step, on all tensors. */
@@ -5406,8 +5269,8 @@ static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
 
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
-    size_t i, weights = 0, learns = 0;
-    int    own;
+    size_t i;
+    int    own, learns = 0;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     own = opt->plan->owns || opt->desc.kind == AMP_KIND_OWN;
     if (fused == own) {
@@ -5420,38 +5283,52 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                       : "amp_optimizer_begin_step, or set AMP_KIND_ADAMW, _SGD or _LION");
         return AMP_ERROR_UNSUPPORTED;
     }
-    if (opt->ranks.whole) return AMP_OK;
-    if (!opt->ranks.count && (!opt->plan->num_weights || opt->plan->num_grads)) return AMP_OK;
-    for (i = 0; i < opt->num_entries; i++) { /* of all ranks, or some would wait */
-        const amp_tensor *t = ampi_tensor(opt, (int)i);
-        weights += t->n != 0;
-        learns += t->n && ampi_learns(t);
-    }
-    if (opt->ranks.count && (!weights || learns)) return AMP_OK;
+    if (opt->plan->meets || !opt->plan->num_weights || opt->plan->num_grads) return AMP_OK;
+    for (i = 0; i < opt->num_entries; i++)
+        learns |= ampi_tensor(opt, (int)i)->n && ampi_learns(ampi_tensor(opt, (int)i));
     return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                        learns
                            ? "no tensor has a gradient now: bring one by amp_optimizer_rebind"
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
-/* A check; ranks reduce in the middle. A trainer that has never read the loss scale has not
-   multiplied by it; its steps would be 1 / scale of the right size. */
-static amp_result ampi_check_all(const amp_optimizer *opt) {
+/* Ranks reduce what their checks have found. A rank whose step is refused has found nothing, and
+   asks all to skip. */
+static amp_result ampi_reduce(const amp_optimizer *opt, int refused) {
+    static const struct { double norm2; uint32_t maxima[2]; } skip = {0.0, {AMP_ASK_SKIP, 0}};
+    amp_plan     *plan = opt->plan;
+    ampi_control *c    = plan->control;
+    amp_result    result;
+    if (refused) {
+        ampi_send(&opt->backend, &c->norm2, &skip.norm2, sizeof skip.norm2);
+        ampi_send(&opt->backend, c->maxima, skip.maxima, sizeof skip.maxima);
+    }
+    plan->summed = !refused;
+    result       = opt->desc.reduce_fn(opt->desc.reduce_user, &c->norm2, 1, c->maxima, 2);
+    plan->summed = 0;
+    return result;
+}
+
+/* A check, if this rank may step (result); ranks reduce in the middle. A trainer that has never
+   read the loss scale has not multiplied by it; its steps would be 1 / scale of the right size. */
+static amp_result ampi_check_all(const amp_optimizer *opt, amp_result result) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
-    ampi_control      *c    = plan->control;
-    const int          all  = plan->meets == AMPI_OVER_SUMS;
-    amp_result         result;
-    if (!plan->asked && (plan->num_weights || opt->ranks.count))
-        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
-                           "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or "
-                           "set desc.scaler.preset to AMP_PRESET_NONE");
-    result = b->functions->check_fn(b, plan);
-    if (result == AMP_OK && plan->meets)
-        result = opt->ranks.reduce_fn(opt->ranks.user, all ? plan->sums : &c->norm2,
-                                      all ? (size_t)plan->num_sums : 1, c->maxima, 2);
-    AMPI_TRY(ampi_told(opt->desc.problem, result));
-    return plan->meets ? ampi_run_job(opt, AMPI_JOB_DECIDE) : AMP_OK;
+    if (result == AMP_OK && !plan->asked && plan->num_weights)
+        result = ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
+                             "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or "
+                             "set desc.scaler.preset to AMP_PRESET_NONE");
+    if (result == AMP_OK) result = ampi_told(opt->desc.problem, b->functions->check_fn(b, plan));
+    if (!plan->meets) return result;
+    if (result == AMP_OK) result = ampi_told(opt->desc.problem, ampi_reduce(opt, 0));
+    else ampi_reduce(opt, 1);
+    return result == AMP_OK ? ampi_run_job(opt, AMPI_JOB_DECIDE) : result;
+}
+
+AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t *n) {
+    const int there = opt && opt->plan && opt->plan->summed;
+    if (n) *n = there ? (size_t)opt->plan->num_chunks : 0;
+    return there ? opt->plan->sums : NULL;
 }
 
 static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
@@ -5460,14 +5337,13 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
     return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
-/* With first_step above 0, AdamW's steps from moments of 0 would be wrong and look right. (Empty
-   ranges count, too, or some ranks would wait for others.) */
+/* After amp_optimizer_set_steps AdamW's steps from moments of 0 would be wrong and look right. */
 static amp_result ampi_has_moments(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; i < opt->num_entries; i++)
         if (opt->plan->host_slots[i].moments_missing)
             return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
-                                       "desc.first_step goes on from moments, which were not set: "
+                                       "after amp_optimizer_set_steps its moments were not set: "
                                        "call amp_optimizer_set_moments, or load a state");
     return AMP_OK;
 }
@@ -5482,9 +5358,11 @@ static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
 }
 
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
-    AMPI_TRY(ampi_can_step(opt, 0));
-    if (opt->plan->owns) AMPI_TRY(ampi_can_update(opt, NULL));
-    AMPI_TRY(ampi_check_all(opt));
+    amp_result result;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    result = ampi_can_step(opt, 0);
+    if (result == AMP_OK && opt->plan->owns) result = ampi_can_update(opt, NULL);
+    AMPI_TRY(ampi_check_all(opt, result));
     opt->step_open = 1;
     opt->pending   = AMP_OK;
     return AMP_OK;
@@ -5502,9 +5380,10 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
 }
 
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
-    uint32_t   skip   = 0;
-    amp_result result = ampi_can_step(opt, 0);
+    uint32_t   skip = 0;
+    amp_result result;
     if (!opt) return false;
+    result = ampi_ready(opt, AMPI_BETWEEN);
     if (result == AMP_OK) result = ampi_rebind(opt, 0, 0, NULL, NULL); /* refuses a capture */
     if (result == AMP_OK) result = amp_optimizer_check(opt);
     if (result == AMP_OK) {
@@ -5536,13 +5415,15 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
 
 /* lr is passed in the plan, to the end of the check; NULL: the one in backend memory. */
 static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
-    amp_plan *plan;
-    AMPI_TRY(ampi_can_step(opt, 1));
-    AMPI_TRY(ampi_can_update(opt, lr));
-    plan         = opt->plan;
-    plan->new_lr = lr != NULL;
-    if (lr) memcpy(&plan->lr, lr, sizeof *lr);
-    AMPI_TRY(ampi_check_all(opt));
+    amp_plan  *plan;
+    amp_result result;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    plan   = opt->plan;
+    result = ampi_can_step(opt, 1);
+    if (result == AMP_OK) result = ampi_can_update(opt, lr);
+    if (result == AMP_OK) plan->new_lr = lr != NULL;
+    if (result == AMP_OK && lr) memcpy(&plan->lr, lr, sizeof *lr);
+    AMPI_TRY(ampi_check_all(opt, result));
     plan->has_lr = 1;
     return ampi_run_job(opt, AMPI_JOB_FUSED);
 }
@@ -5590,10 +5471,9 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     return AMP_OK;
 }
 
-/* Turns an element of a rank's shard, or of the sums of rows, into that of the tensor. */
+/* Turns an element of the sums of rows into that of the tensor. */
 static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     const ampi_slot *s = &opt->plan->host_slots[i];
-    stats->first_nonfinite += s->first;
     if (!stats->nonfinite) stats->first_nonfinite = ampi_tensor(opt, i)->n;
     return stats->nonfinite && s->sparse ? ampi_place_in_rows(opt, i, stats) : AMP_OK;
 }
@@ -5605,28 +5485,50 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
-/* Copies a moment to the host, or from it; the other pointer is NULL. 8 bits only to it. */
+/* Copies a moment to the host, or from it; the other pointer is NULL. */
 static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *slot, int second,
                                    float *to, const float *from) {
-    const amp_backend *b    = &opt->backend;
-    const ampi_stored *m    = &slot->moment[second];
-    const amp_dtype    type = m->format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
+    const amp_backend *b = &opt->backend;
+    const ampi_stored *m = &slot->moment[second];
     unsigned char      bytes[4 * AMPI_PIECE];
     uint8_t            scale[AMPI_PIECE / (int)AMPI_GROUP];
     ampi_stored        here = *m;
-    size_t             i, n;
+    size_t             i, n, groups;
     here.data  = bytes;
     here.scale = scale;
     for (i = 0; i < slot->n; i += n) {
-        char *const there = (char *)m->data + i * m->size;
+        char *const    there  = (char *)m->data + i * m->size;
+        uint8_t *const scales = m->scale ? m->scale + i / AMPI_GROUP : NULL;
+        n      = ampi_min((size_t)slot->n - i, AMPI_PIECE);
+        groups = m->scale ? (size_t)ampi_groups(n) : 0;
+        if (from) {
+            AMPI_IEEE(ampi_encode_moment(&here, second, from + i, n));
+            AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(b, there, bytes, n * m->size)));
+            AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(b, scales, scale, groups)));
+            continue;
+        }
+        AMPI_TRY(ampi_read_back(opt, bytes, there, n * m->size));
+        if (groups) AMPI_TRY(ampi_read_back(opt, scale, scales, groups));
+        AMPI_IEEE(ampi_decode_moment(&here, second, to + i, n));
+    }
+    return AMP_OK;
+}
+
+/* Can a moment be set to these numbers, at this step? */
+static AMPI_NOINLINE amp_result ampi_moment_ok(const ampi_slot *slot, int second,
+                                               const float *from, uint64_t step) {
+    unsigned char bytes[AMPI_PIECE];
+    uint8_t       scale[AMPI_PIECE / (int)AMPI_GROUP];
+    ampi_stored   here = slot->moment[second];
+    const int     zero = slot->moment[1].data && !step;
+    size_t        i, n;
+    here.data  = bytes;
+    here.scale = scale;
+    for (i = 0; zero && from && i < slot->n; i++)
+        if (ampi_load_u32(from, i) << 1) return AMP_ERROR_INVALID_CONFIG;
+    for (i = 0; slot->moment[second].scale && from && i < slot->n; i += n) {
         n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
-        if (from) AMPI_IEEE(ampi_cast(bytes, type, from + i, AMP_F32, n));
-        AMPI_TRY(from ? ampi_told(opt->desc.problem, ampi_send(b, there, bytes, n * m->size))
-                      : ampi_read_back(opt, bytes, there, n * m->size));
-        if (m->scale)
-            AMPI_TRY(ampi_read_back(opt, scale, m->scale + i / AMPI_GROUP,
-                                    (n + AMPI_GROUP - 1) / AMPI_GROUP));
-        if (to) AMPI_IEEE(ampi_decode_moment(&here, second, to + i, n));
+        if (!ampi_encode_moment(&here, second, from + i, n)) return AMP_ERROR_UNSUPPORTED;
     }
     return AMP_OK;
 }
@@ -5642,8 +5544,6 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
          "it has no such moment: it is frozen, own, or of another desc.kind"},
         {needs && m[0].data && !first, AMP_ERROR_INVALID_ARGUMENT, "first is NULL"},
         {needs && m[1].data && !second, AMP_ERROR_INVALID_ARGUMENT, "second is NULL"},
-        {set && m[0].scale, AMP_ERROR_UNSUPPORTED,
-         "moments of 8 bits are not set: load a state that has them"},
         {1, AMP_OK, NULL}};
     return ampi_refuse_tensor(opt, (size_t)i, ampi_tensor(opt, i)->name, why);
 }
@@ -5661,20 +5561,52 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
                                              const float *second) {
     const ampi_slot *slot;
     amp_gate         gate;
+    amp_result       result;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
     AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
     /* fails during a capture, into which a copy of few bytes would go */
     AMPI_TRY(ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate));
     slot = &opt->plan->host_slots[i];
-    if (slot->moment[1].data && !gate.step)
-        return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name,
-                                   AMP_ERROR_INVALID_CONFIG,
-                                   "these moments are of no step: set desc.first_step");
+    AMPI_IEEE(result = ampi_moment_ok(slot, 0, first, gate.step));
+    if (result == AMP_OK) AMPI_IEEE(result = ampi_moment_ok(slot, 1, second, gate.step));
+    if (result != AMP_OK)
+        return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name, result,
+                                   result == AMP_ERROR_UNSUPPORTED
+                                       ? "moments of 8 bits are set to what amp_optimizer_moments "
+                                         "gave; these are others: load a state"
+                                       : "these moments are of no step: call "
+                                         "amp_optimizer_set_steps before");
     if (first) AMPI_TRY(ampi_copy_moment(opt, slot, 0, NULL, first));
     if (second) AMPI_TRY(ampi_copy_moment(opt, slot, 1, NULL, second));
     opt->plan->host_slots[i].moments_missing = 0;
     return AMP_OK;
+}
+
+AMP_DEF amp_result amp_optimizer_set_steps(amp_optimizer *opt, uint64_t steps, uint64_t skipped) {
+    ampi_control c, *there;
+    size_t       i;
+    char         room[AMPI_DECIMALS];
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    if ((steps | skipped) > UINT64_MAX / 2) {
+        ampi_tell(opt->desc.problem, "%s is %s, and must be less than 2^63",
+                  steps > UINT64_MAX / 2 ? "steps" : "skipped",
+                  ampi_digits(room, steps > UINT64_MAX / 2 ? steps : skipped));
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+    there = opt->plan->control;
+    AMPI_TRY(ampi_read_back(opt, &c, there, sizeof c));
+    for (i = 0; i < opt->plan->num_slots; i++) {
+        ampi_slot *slot = &opt->plan->host_slots[i];
+        slot->moments_missing = (steps || c.gate.step) && slot->n && slot->moment[1].data;
+    }
+    c.gate.step        = steps;
+    c.skipped          = skipped;
+    c.skipped_in_a_row = 0;
+    AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(&opt->backend, there, &c, sizeof c)));
+    if (!opt->plan->record) return AMP_OK;
+    ampi_forget(opt->plan);
+    return ampi_told(opt->desc.problem, ampi_send_history(opt));
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
@@ -5688,15 +5620,10 @@ AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  state
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
-   body      kind, tensors; in a shard rank and number of ranks; scaler; control; each tensor's
-             size, storage, options and name; with AMPI_FILE_SEED desc.seed, with _REPORT a report
-             (ampi_walk_report); then each tensor's masters, in fp32, and moments as they are
-             stored; in a shard those of the rank
+   body      kind, tensors; scaler; control; each tensor's size, storage, options and name; with
+             AMPI_FILE_SEED desc.seed, with _REPORT a report (ampi_walk_report); then each tensor's
+             masters, in fp32, and moments as they are stored
    trailer   u64 sum of the body
-
-   A set of files has a shard of each rank (_SHARD) and a file that names them (_SET), whose body
-   is an ampi_set. Its content is the sum of its shards' trailers, so that no file of another run
-   or step is taken for one of the set.
 
    All is little-endian. Numbers of a body take eight bytes; names and arrays are padded to eight.
    A sum takes eight bytes at a time: h = (h ^ x) * odd, then h ^= h >> 32. Both can be undone, so
@@ -5704,26 +5631,18 @@ AMPI_COLD_END
 
 enum { AMPI_STATE_NAME = 96 }; /* of a name, as much as messages show */
 enum { AMPI_STATE_VERSION = 1 };
-enum { AMPI_FILE_REPORT = 1, AMPI_FILE_SEED = 2, AMPI_FILE_SHARD = 4, AMPI_FILE_SET = 8,
-       AMPI_FILE_FLAGS = 15 };
-enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 32 };
-AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
-                   AMPI_STATE_BLOCK % 8 == 0 && AMPI_STATE_SET % 8 == 0);
+enum { AMPI_FILE_REPORT = 1, AMPI_FILE_SEED = 2, AMPI_FILE_FLAGS = 3 };
+enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
+AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes, AMPI_STATE_BLOCK % 8 == 0);
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
-
-/* A set of files, one of each rank; if ranks is 0, there is none. Sets of one step differ in
-   their edition, so that none overwrites another. */
-typedef struct ampi_set { uint64_t step, edition, ranks, content; } ampi_set;
 
 struct ampi_archive {
     const amp_optimizer *opt;
     unsigned char *room;       /* of a block, for models and low bits                           */
     ampi_walk      walk;
     uint32_t       flags;
-    uint64_t       rank, ranks; /* whose shard it is; a shard's file says it                   */
-    ampi_set       set;        /* that the file names                                           */
     uint64_t       body;       /* its bytes in the file                                         */
     amp_write_fn   write_fn;
     void          *user;
@@ -5731,15 +5650,14 @@ struct ampi_archive {
     size_t         used, size; /* of bytes; size: bytes of the body that were read              */
     uint64_t       count, sum;
     uint64_t       tables;     /* bytes of the body before masters and moments                  */
-    uint64_t       common;     /* hash of numbers and names that are the same on all ranks       */
     amp_result     result;     /* the first error; it stops the walk                            */
 };
 
 /* What is saved besides masters and moments; control has the scaler, also a shared one. */
-struct ampi_state {
+typedef struct ampi_state {
     ampi_control control;
     uint32_t     has_lr;
-};
+} ampi_state;
 
 static uint64_t ampi_get_le(const unsigned char *p) {
     uint64_t x = 0;
@@ -5788,24 +5706,23 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     return at;
 }
 
-/* A number of 4 or 8 bytes: saved from *number, or loaded to it. own: ranks may differ in it. */
-static void ampi_number(ampi_archive *a, void *number, size_t size, int own) {
+/* A number of 4 or 8 bytes: saved from *number, or loaded to it. */
+static void ampi_number(ampi_archive *a, void *number, size_t size) {
     unsigned char *at = ampi_next(a, 8);
     uint64_t       x;
     if (size == 4) x = ampi_load_u32(number, 0);
     else memcpy(&x, number, 8);
-    if (!at && a->walk != AMPI_COUNT) return;
+    if (!at) return;
     if (a->walk == AMPI_SAVE) {
         ampi_put_le(at, x);
-    } else if (at) {
-        x = ampi_get_le(at);
-        if (size == 4) ampi_store_u32(number, 0, (uint32_t)x);
-        else memcpy(number, &x, 8);
+        return;
     }
-    if (!own) a->common = ampi_hash(a->common, x);
+    x = ampi_get_le(at);
+    if (size == 4) ampi_store_u32(number, 0, (uint32_t)x);
+    else memcpy(number, &x, 8);
 }
 
-#define AMPI_NUMBER(a, x)         ampi_number((a), &(x), sizeof(x), 0)
+#define AMPI_NUMBER(a, x)         ampi_number((a), &(x), sizeof(x))
 #define AMPI_NUMBERS(a, x, y, z) (AMPI_NUMBER(a, x), AMPI_NUMBER(a, y), AMPI_NUMBER(a, z))
 
 /* The file is not this optimizer's: tells what differs. */
@@ -5838,9 +5755,8 @@ static void ampi_tell_name(ampi_archive *a, uint64_t length) {
 static void ampi_name(ampi_archive *a, const char *name) {
     const uint64_t length = name ? strlen(name) : 0;
     uint64_t       theirs = length;
-    size_t         rest   = (size_t)length, piece, i;
+    size_t         rest   = (size_t)length, piece;
     AMPI_NUMBER(a, theirs);
-    for (i = 0; i < rest; i++) a->common = ampi_hash(a->common, (unsigned char)name[i]);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
         (theirs != length || rest > a->size - a->used ||
          (rest && memcmp(a->bytes + a->used, name, rest) != 0)))
@@ -5904,43 +5820,30 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     ampi_fp_end(fp);
 }
 
-/* Walks the elements of a tensor that a file has, of which some are stored here. A file that is
-   saved has exactly these. */
-static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
-                              ampi_shard file) {
-    ampi_shard own = {slot->first, slot->first + slot->n};
-    uint64_t  piece;
-    if (s->grouped) { /* shards end with a group, or with the tensor */
-        own.begin  = ampi_groups(own.begin);
-        own.end    = ampi_groups(own.end);
-        file.begin = ampi_groups(file.begin);
-        file.end   = ampi_groups(file.end);
-    }
-    for (; s->x && file.begin < file.end; file.begin += piece) {
-        const uint64_t i = file.begin, from = i > own.begin ? i : own.begin;
+/* Walks the n elements of a section. */
+static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s) {
+    const size_t n = (size_t)(s->grouped ? ampi_groups(slot->n) : slot->n);
+    size_t       i, piece;
+    for (i = 0; s->x && i < n; i += piece) {
         unsigned char *at;
-        uint64_t       to;
-        piece = ampi_min((size_t)(file.end - i), AMPI_STATE_BLOCK / s->size);
-        to    = i + piece < own.end ? i + piece : own.end;
-        at    = ampi_next(a, s->size * (size_t)piece);
+        piece = ampi_min(n - i, AMPI_STATE_BLOCK / s->size);
+        at    = ampi_next(a, s->size * piece);
         if (!at || a->walk == AMPI_VERIFY) continue;
-        if (a->walk == AMPI_LOAD) ampi_swap(at, (size_t)piece, s->size);
-        if (from < to)
-            ampi_walk_piece(a, slot, s, (size_t)(from - own.begin),
-                            at + s->size * (size_t)(from - i), (size_t)(to - from));
-        if (a->walk == AMPI_SAVE) ampi_swap(at, (size_t)piece, s->size);
+        if (a->walk == AMPI_LOAD) ampi_swap(at, piece, s->size);
+        ampi_walk_piece(a, slot, s, i, at, piece);
+        if (a->walk == AMPI_SAVE) ampi_swap(at, piece, s->size);
     }
 }
 
 /* Master and moments of a slot. */
-static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_shard file) {
+static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot) {
     const int          coded = ampi_is_coded(&slot->master);
     const ampi_stored *m     = slot->moment;
     const ampi_section all[] = {{coded ? slot->model : slot->master.data, 4, coded, 0},
                                 {m[0].data, m[0].size, 0, 0}, {m[1].data, m[1].size, 0, 0},
                                 {m[0].scale, 1, 0, 1},        {m[1].scale, 1, 0, 1}};
     size_t             k;
-    for (k = 0; k < sizeof all / sizeof all[0]; k++) ampi_walk_section(a, slot, &all[k], file);
+    for (k = 0; k < sizeof all / sizeof all[0]; k++) ampi_walk_section(a, slot, &all[k]);
 }
 
 AMPI_COLD_BEGIN
@@ -5999,16 +5902,14 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
 }
 
 /* The numbers before the tensors, in the order of a file: of the scaler, of the run, of its last
-   step, of the desc. own: ranks may differ in it. */
-typedef struct ampi_field { size_t at, size; int own; } ampi_field;
-#define AMPI_FIELD(member, own) \
-    {offsetof(ampi_state, member), sizeof ((ampi_state *)0)->member, own}
-#define AMPI_SCALER(member)  AMPI_FIELD(control.scaler.member, 0)
-#define AMPI_CONTROL(member) AMPI_FIELD(control.member, 0)
+   step, of the desc. */
+typedef struct ampi_field { size_t at, size; } ampi_field;
+#define AMPI_FIELD(member)   {offsetof(ampi_state, member), sizeof ((ampi_state *)0)->member}
+#define AMPI_SCALER(member)  AMPI_FIELD(control.scaler.member)
+#define AMPI_CONTROL(member) AMPI_FIELD(control.member)
 static const ampi_field ampi_fields[] = {
     AMPI_SCALER(scale),           AMPI_SCALER(next_scale),
-    AMPI_FIELD(control.scaler.found_inf, 1),
-    AMPI_FIELD(control.scaler.checked, 1),
+    AMPI_SCALER(found_inf),       AMPI_SCALER(checked),
     AMPI_SCALER(stuck),           AMPI_SCALER(good),
     AMPI_SCALER(skipped),         AMPI_SCALER(skipped_in_a_row),
     AMPI_SCALER(growths),         AMPI_SCALER(backoffs),
@@ -6022,7 +5923,7 @@ static const ampi_field ampi_fields[] = {
     AMPI_CONTROL(gate.skip),      AMPI_CONTROL(gate.inv_scale),
     AMPI_CONTROL(norm),           AMPI_CONTROL(clip_factor),
     AMPI_CONTROL(found_inf),      AMPI_CONTROL(did_step),
-    AMPI_FIELD(has_lr, 1),        AMPI_CONTROL(rates.lr),
+    AMPI_FIELD(has_lr),           AMPI_CONTROL(rates.lr),
     AMPI_CONTROL(beta1),          AMPI_CONTROL(beta2),
     AMPI_CONTROL(rates.eps),      AMPI_CONTROL(rates.momentum),
     AMPI_CONTROL(nesterov),       AMPI_CONTROL(rates.max_norm)
@@ -6033,42 +5934,23 @@ static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
     size_t i;
     for (i = 0; i < AMPI_NUM_FIELDS; i++) {
         const ampi_field *f = &ampi_fields[i];
-        ampi_number(a, (char *)state + f->at, f->size, f->own);
+        ampi_number(a, (char *)state + f->at, f->size);
     }
-}
-
-/* The body of a file that names a set. */
-static void ampi_walk_set(ampi_archive *a) {
-    AMPI_NUMBERS(a, a->set.step, a->set.edition, a->set.ranks);
-    AMPI_NUMBER(a, a->set.content);
 }
 
 /* Walks the whole body. Sizes and names are the optimizer's: a file cannot lead out of arrays. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
-    uint64_t        before = 0, common;
     size_t          i;
     ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
-    if (a->flags & AMPI_FILE_SHARD) {
-        ampi_same(a, a->rank, "the rank");
-        ampi_same(a, a->ranks, "the number of ranks");
-    }
-    a->common = ampi_hash((uint64_t)opt->desc.kind, plan->num_slots);
     ampi_walk_fields(a, state);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, state->control.seed);
-    common = a->common;
     if (a->flags & AMPI_FILE_REPORT) ampi_walk_report(a, opt);
-    a->common = common; /* reports of ranks differ */
     if (a->walk == AMPI_COUNT) a->tables = a->count;
-    for (i = 0; i < plan->num_slots; i++) {
-        const uint64_t n = ampi_tensor(opt, (int)i)->n;
-        ampi_walk_arrays(a, &plan->host_slots[i],
-                         ampi_shard_of_rank(before, n, a->rank, a->ranks));
-        before += n;
-    }
+    for (i = 0; i < plan->num_slots; i++) ampi_walk_arrays(a, &plan->host_slots[i]);
 }
 
 /* Reads what backend memory has of an optimizer between two steps. */
@@ -6077,19 +5959,6 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     state->has_lr = opt->plan->has_lr != 0;
     AMPI_TRY(ampi_read_back(opt, &state->control, opt->plan->control, sizeof state->control));
     return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
-}
-
-/* Counts the body by flags. A shard is a->rank's, or if a->ranks is 0 this rank's. */
-static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
-    a->opt = opt;
-    if (!(a->flags & AMPI_FILE_SHARD)) {
-        a->rank  = 0;
-        a->ranks = 1;
-    } else if (!a->ranks) {
-        a->rank  = (uint64_t)opt->ranks.rank;
-        a->ranks = opt->ranks.count ? (uint64_t)opt->ranks.count : 1;
-    }
-    ampi_walk_state(a, opt, state);
 }
 
 /* Writes the header of a body of size bytes. */
@@ -6104,14 +5973,14 @@ static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size
 static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, ampi_state *state) {
     AMPI_TRY(ampi_read_state(opt, state));
     memset(a, 0, sizeof *a);
-    if (opt->ranks.count > 1) a->flags |= AMPI_FILE_SHARD;
     if (opt->plan->record) a->flags |= AMPI_FILE_REPORT;
     if (opt->plan->stochastic) a->flags |= AMPI_FILE_SEED;
-    ampi_count_state(a, opt, state);
+    a->opt = opt;
+    ampi_walk_state(a, opt, state); /* AMPI_COUNT */
     return AMP_OK;
 }
 
-/* Saves what was counted in a, or the set that it names. */
+/* Saves what was counted in a. */
 static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_state *state,
                             amp_write_fn write_fn, void *user) {
     unsigned char ends[AMPI_STATE_HEADER];
@@ -6123,8 +5992,7 @@ static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_stat
     a->write_fn = write_fn;
     a->user     = user;
     if (!write_fn(user, ends, sizeof ends)) a->result = AMP_ERROR_WRITE;
-    if (a->flags & AMPI_FILE_SET) ampi_walk_set(a);
-    else ampi_walk_state(a, opt, state);
+    ampi_walk_state(a, opt, state);
     if (a->result == AMP_OK) ampi_flush(a);
     ampi_put_le(ends, a->sum);
     if (a->result == AMP_OK && !write_fn(user, ends, 8)) a->result = AMP_ERROR_WRITE;
@@ -6142,11 +6010,10 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     return ampi_told(opt->desc.problem, ampi_save(opt, &a, &state, write_fn, user));
 }
 
-/* Reads the header: version, flags, bytes of the body; and the set, if the file names one. */
+/* Reads the header: version, flags, bytes of the body. */
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
     uint64_t      x;
-    memset(&a->set, 0, sizeof a->set);
     if (!read_fn(user, header, 8)) return AMP_ERROR_READ;
     if (memcmp(header, "AMPSTATE", 8) != 0) return AMP_ERROR_FOREIGN;
     if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
@@ -6156,25 +6023,18 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     a->body  = ampi_get_le(header + 16);
     if ((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
     if ((uint32_t)x == 0 || a->body % 8) return AMP_ERROR_CORRUPT; /* sums take eight bytes */
-    if (!(a->flags & AMPI_FILE_SET)) return AMP_OK;
-    if (a->flags != AMPI_FILE_SET || a->body != AMPI_STATE_SET) return AMP_ERROR_CORRUPT;
-    return ampi_read_set(a, read_fn, user);
+    return AMP_OK;
 }
 
-/* The files that are being loaded. */
-struct ampi_loading {
-    ampi_archive *files, one; /* files: &one, or a set's, allocated */
-    size_t        num;
-    int           alone;      /* each rank reads its own file of a set */
-    uint64_t      sum;        /* of its files' trailers */
-    ampi_state    own, state; /* before the load, and from the files */
-};
+/* A file that is being loaded; what there was before, and what is in it. */
+typedef struct ampi_loading {
+    ampi_archive a;
+    ampi_state   own, state;
+} ampi_loading;
 
 static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
     memset(l, 0, sizeof *l);
-    l->files   = &l->one;
-    l->num     = 1;
-    l->one.opt = opt;
+    l->a.opt = opt;
     return ampi_read_state(opt, &l->own);
 }
 
@@ -6195,30 +6055,23 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     return fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
-/* Reads and verifies the rest of a file, after its header. l->state gets all but arrays. Where
-   ranks may differ, files are combined: an overflow of one is an overflow of all. */
-static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
-                                 amp_read_fn read_fn, void *user) {
-    const ampi_state before = l->state;
-    amp_scaler      *s      = &l->state.control.scaler;
-    int              fits;
-    if (a->flags & AMPI_FILE_SET)
-        return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH,
-                           "this file names a set: amp_optimizer_load_file reads that");
+/* Reads and verifies a file. l->state gets all but arrays. */
+static amp_result ampi_load_file(const amp_optimizer *opt, ampi_loading *l, amp_read_fn read_fn,
+                                 void *user) {
+    ampi_archive *a = &l->a;
+    int           fits;
+    AMPI_TRY(ampi_read_header(a, read_fn, user));
     l->state = l->own;
-    ampi_count_state(a, opt, &l->state);
+    ampi_walk_state(a, opt, &l->state); /* AMPI_COUNT */
     AMPI_TRY(a->result); /* the file may have a report, and the code none */
     fits = a->body == a->count;
     AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
     a->walk = AMPI_VERIFY;
     ampi_walk_state(a, opt, &l->state);
     if (!fits && a->result != AMP_ERROR_UNSUPPORTED) a->result = AMP_ERROR_MISMATCH;
-    if (a->result == AMP_OK && s->preset >= (uint32_t)AMPI_NUM_PRESETS)
+    if (a->result == AMP_OK && l->state.control.scaler.preset >= (uint32_t)AMPI_NUM_PRESETS)
         a->result = ampi_refuse(&opt->desc, AMP_ERROR_NEWER,
                                 "its scaler has a preset that this amp.h does not know");
-    s->found_inf |= before.control.scaler.found_inf;
-    if (s->checked < before.control.scaler.checked) s->checked = before.control.scaler.checked;
-    l->state.has_lr |= before.has_lr;
     return a->result;
 }
 
@@ -6250,40 +6103,33 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     const amp_backend *b    = &opt->backend;
     amp_plan          *plan = opt->plan;
     ampi_control      *c    = &l->state.control;
+    ampi_state         file = l->state;
     size_t             i;
     ampi_keep_own(opt, l);
     plan->has_lr = l->state.has_lr != 0u;
     if (plan->record) ampi_forget(plan);
-    for (i = 0; i < l->num; i++) {
-        ampi_state file = l->state; /* a copy, because l->state is settled already */
-        l->files[i].walk = AMPI_LOAD;
-        l->files[i].used = 0;
-        ampi_walk_state(&l->files[i], opt, &file);
-        AMPI_TRY(l->files[i].result);
-    }
+    l->a.walk = AMPI_LOAD;
+    l->a.used = 0;
+    ampi_walk_state(&l->a, opt, &file);
+    AMPI_TRY(l->a.result);
     for (i = 0; i < plan->num_slots; i++) {
         ampi_slot *slot = &plan->host_slots[i];
         ampi_slot *there = &plan->slots[i];
         AMPI_TRY(ampi_send(b, &there->lr_scale, &slot->lr_scale, sizeof slot->lr_scale));
         AMPI_TRY(ampi_send(b, &there->weight_decay, &slot->weight_decay,
                            sizeof slot->weight_decay));
-        AMPI_TRY(ampi_send(b, &there->overflows, &slot->overflows, sizeof slot->overflows));
         slot->weight = NULL; /* rebind has brought it before the load */
     }
     AMPI_TRY(ampi_write_models(opt));
     AMPI_TRY(ampi_send(b, plan->control, c, sizeof *c));
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
-    if (opt->ranks.count) /* accumulated gradients are of another run */
-        AMPI_TRY(ampi_run_job(opt, AMPI_JOB_PUBLISH));
     return plan->record ? ampi_send_history(opt) : AMP_OK;
 }
 
 /* Ends a load, also after an error. */
 static amp_result ampi_load_end(amp_optimizer *opt, ampi_loading *l, amp_result result) {
-    size_t k;
     if (result == AMP_OK) result = ampi_load_all(opt, l);
-    for (k = 0; k < l->num; k++) ampi_release(&opt->desc.allocator, l->files[k].bytes);
-    if (l->files != &l->one) ampi_release(&opt->desc.allocator, l->files);
+    ampi_release(&opt->desc.allocator, l->a.bytes);
     return ampi_told(opt->desc.problem, result);
 }
 
@@ -6293,8 +6139,7 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     if (!read_fn) return ampi_missing(opt->desc.problem, "read_fn");
     result = ampi_load_begin(opt, &l);
-    if (result == AMP_OK) result = ampi_read_header(&l.one, read_fn, user);
-    if (result == AMP_OK) result = ampi_load_body(opt, &l, &l.one, read_fn, user);
+    if (result == AMP_OK) result = ampi_load_file(opt, &l, read_fn, user);
     return ampi_load_end(opt, &l, result);
 }
 
@@ -6314,18 +6159,18 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     return true;
 }
 
-/* Where a state goes: to the file that a path leads to (base), or to one whose name begins with
-   that (path), by way of a temporary one beside it (aside): its name with .new behind it, or
-   .new1, .new2 ... while other saves have the ones before. */
+/* Where a state goes: to the file that a path leads to, by way of a temporary one beside it
+   (aside): its name with .new behind it, or .new1, .new2 ... while other saves have the ones
+   before. */
 enum { AMPI_PATH = 4080, AMPI_SAVES = 1000, AMPI_NAME = 240 /* and .new999: 255 are allowed */ };
-struct ampi_target {
-    char     base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
+typedef struct ampi_target {
+    char     path[AMPI_PATH], aside[AMPI_PATH + 8];
     int      mode;  /* POSIX: an existing file's, for all that replace it; or -1 */
     int      lock;  /* POSIX: a descriptor of the temporary file, which locks it */
     int      error; /* errno of the call that failed in a save; or 0 */
     ampi_archive a; /* what is saved, from state */
     ampi_state   state;
-};
+} ampi_target;
 
 #ifdef _WIN32
 #define AMPI_SEPARATORS "/\\:"
@@ -6375,16 +6220,16 @@ static amp_result ampi_follow(ampi_target *to) {
     char        link[AMPI_PATH];
     struct stat s;
     int         hops;
-    to->mode = stat(to->base, &s) == 0 ? (int)(s.st_mode & 07777) : -1;
+    to->mode = stat(to->path, &s) == 0 ? (int)(s.st_mode & 07777) : -1;
     if (to->mode >= 0 && !S_ISREG(s.st_mode)) return AMP_ERROR_UNSUPPORTED; /* as /dev/stdout */
     if (to->mode < 0 && errno == EOVERFLOW) to->mode = 0600; /* it is there, its number too large */
     for (hops = 0; hops <= 40; hops++) { /* Linux follows 40 */
-        const ssize_t length = readlink(to->base, link, sizeof link);
-        const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(to->base) : 0;
+        const ssize_t length = readlink(to->path, link, sizeof link);
+        const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(to->path) : 0;
         if (length <= 0) return AMP_OK;
         if (before + (size_t)length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-        memcpy(to->base + before, link, (size_t)length);
-        to->base[before + (size_t)length] = '\0';
+        memcpy(to->path + before, link, (size_t)length);
+        to->path[before + (size_t)length] = '\0';
     }
     errno = ELOOP;
     return AMP_ERROR_WRITE;
@@ -6549,7 +6394,7 @@ static int ampi_move(ampi_target *to) { return rename(to->aside, to->path) == 0;
 static amp_result ampi_aim(ampi_target *to, const char *path) {
     const size_t length = strlen(path);
     if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    memcpy(to->base, path, length + 1);
+    memcpy(to->path, path, length + 1);
     return ampi_follow(to);
 }
 
@@ -6572,58 +6417,43 @@ static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     return result;
 }
 
-/* Replaces the file at to->base. */
-static amp_result ampi_replace_base(ampi_target *to, const amp_optimizer *opt) {
-    memcpy(to->path, to->base, strlen(to->base) + 1);
-    return ampi_replace_file(to, opt);
-}
-
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
     ampi_target *to;
     amp_result   result;
     int          error;
-    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever fails on one */
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     to     = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (to) to->error = 0;
     result = to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
     if (!path) result = ampi_missing(opt->desc.problem, "path");
     if (result == AMP_OK) result = ampi_save_begin(opt, &to->a, &to->state);
     if (result == AMP_OK) result = ampi_aim(to, path);
-    if (result == AMP_ERROR_WRITE) to->error = errno; /* before ranks meet */
+    if (result == AMP_ERROR_WRITE) to->error = errno;
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
-    result = ampi_save_ranks(opt, to, result);
+    if (result == AMP_OK) result = ampi_replace_file(to, opt);
     error = to && result != AMP_OK ? to->error : 0;
     ampi_release(&opt->desc.allocator, to);
     if (error) errno = error;
     return ampi_told(opt->desc.problem, result);
 }
 
-/* Reads and verifies a file; if it names a set, only which one. */
-static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
-                                 const char *path) {
-    FILE      *file = fopen(path, "rb");
-    amp_result result;
-    if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
-    result = ampi_read_header(a, ampi_file_read, file);
-    if (result == AMP_OK && !(a->flags & AMPI_FILE_SET))
-        result = ampi_load_body(opt, l, a, ampi_file_read, file);
-    if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
-    if (result == AMP_OK && fgetc(file) != EOF)
-        result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT, "there are bytes behind its end");
-    fclose(file);
-    return result;
-}
-
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path) {
     ampi_loading l;
     amp_result   result;
+    FILE        *file;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    if (!path) return ampi_missing(opt->desc.problem, "path");
     result = ampi_load_begin(opt, &l);
-    if (result == AMP_OK)
-        result = path ? ampi_load_from(opt, &l, &l.one, path)
-                      : ampi_missing(opt->desc.problem, "path");
-    return ampi_load_end(opt, &l, ampi_load_ranks(opt, path, &l, result));
+    file   = result == AMP_OK ? fopen(path, "rb") : NULL;
+    if (result == AMP_OK && !file)
+        result = errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
+    if (result == AMP_OK) result = ampi_load_file(opt, &l, ampi_file_read, file);
+    if (result == AMP_ERROR_READ && file && feof(file)) result = AMP_ERROR_TRUNCATED;
+    if (result == AMP_OK && fgetc(file) != EOF)
+        result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT, "there are bytes behind its end");
+    if (file) fclose(file);
+    return ampi_load_end(opt, &l, result);
 }
 
 /* ----------------------------------------------------------- >>impl  environment */
@@ -7557,389 +7387,6 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
     return AMP_OK;
 }
 
-/* ---------------------------------------------------------------- >>impl  ranks
-   accumulate adds as a tree: an even number of gradients as two halves and then their sums, an
-   odd number one after the other. So if count is a power of two that divides M, the k of a rank
-   are a branch of the tree of all M. Without whole, each sum that ranks add is 0 on all ranks
-   except one, or consists of whole numbers below 2^32, so that any order is exact. */
-
-AMPI_COLD_BEGIN
-
-enum { AMPI_RANKS = 65536 }; /* at most, so that no file of a set can make a load take long */
-
-static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
-    const amp_ranks *r = d->ranks;
-    if (d->kind == AMP_KIND_OWN && !r->whole)
-        return ampi_refuse(d, AMP_ERROR_UNSUPPORTED, "amp_optimizer_desc.ranks" AMPI_FUSED_ALONE);
-    if ((r->count < 0 || r->count > AMPI_RANKS) && !r->whole) {
-        ampi_out(d->problem, "amp_ranks.count", (double)r->count, "0 to 65536");
-        return AMP_ERROR_INVALID_CONFIG;
-    }
-    if ((r->rank < 0 || r->rank >= r->count) && !r->whole) {
-        ampi_out(d->problem, "amp_ranks.rank", (double)r->rank,
-                 "0 or more, and less than count");
-        return AMP_ERROR_INVALID_CONFIG;
-    }
-    if ((r->count > 1 || r->whole) && !r->reduce_fn)
-        return ampi_refuse(d, AMP_ERROR_INVALID_CONFIG,
-                           "amp_optimizer_desc.ranks needs reduce_fn");
-    return AMP_OK;
-}
-
-/* 64 bits as two doubles that ranks add exactly, and their sum from these. */
-static void ampi_split_sum(double *words, uint64_t sum) {
-    words[0] = (double)(sum >> 32);
-    words[1] = (double)(sum & 0xffffffffu);
-}
-static uint64_t ampi_join_sums(const double *words) {
-    return ((uint64_t)words[0] << 32) + (uint64_t)words[1];
-}
-
-/* How a meeting ended. */
-typedef enum ampi_outcome {
-    AMPI_AGREED,   /* all ranks have succeeded, with the same hash             */
-    AMPI_DIFFERED, /* all have succeeded, and hashes differ                    */
-    AMPI_FAILED,   /* a rank has failed, and all know                          */
-    AMPI_NOT_MET   /* the reduction failed: others may see another end         */
-} ampi_outcome;
-
-/* Ranks meet. *result is this rank's; it becomes theirs if another rank has failed, and an error
-   with text if hashes differ. count words are added over all ranks, even if one has failed.
-   Maxima are {h, ~h}, h being odd, so that the largest of both tell the largest h and the
-   smallest; both are all ones from a rank that has failed. If its prepare has failed, it has no
-   plan, and sends them from 24 bytes of backend memory. Prepare and load_file meet once: if that
-   is AMPI_NOT_MET for one rank, or its backend fails later, the others go on. */
-static ampi_outcome ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
-                               uint64_t hash, const char *text, double *words, size_t count) {
-    const amp_backend *b    = &opt->backend;
-    const amp_ranks   *s    = &opt->ranks;
-    const amp_plan    *plan = opt->plan && opt->plan->control ? opt->plan : NULL;
-    const uint32_t     odd  = (uint32_t)(hash >> 32) | 1u;
-    const size_t       size = count * sizeof *words;
-    uint32_t           maxima[2];
-    double             room[3]; /* maxima and two words: backend memory, if that is the host's */
-    void              *at   = plan ? (void *)plan->control->maxima : (void *)room;
-    double            *sums;
-    int                failed;
-    amp_result         met  = AMP_OK;
-    if (!plan && b->functions->alloc_fn) met = b->functions->alloc_fn(b, sizeof room, &at);
-    if (met != AMP_OK) return AMPI_NOT_MET;
-    sums = plan ? plan->sums : (double *)at + 1;
-    met  = ampi_send(b, sums, words, size);
-    if (*result == AMP_OK) *result = met;
-    maxima[0] = *result == AMP_OK ? odd : UINT32_MAX;
-    maxima[1] = *result == AMP_OK ? ~odd : UINT32_MAX;
-    met = ampi_send(b, at, maxima, sizeof maxima);
-    if (met == AMP_OK) met = s->reduce_fn(s->user, sums, count, (uint32_t *)at, 2);
-    if (met == AMP_OK) met = ampi_read_back(opt, maxima, at, sizeof maxima);
-    if (met == AMP_OK) met = ampi_read_back(opt, words, sums, size);
-    if (!plan && b->functions->free_fn) b->functions->free_fn(b, at);
-    if (*result == AMP_OK) *result = met;
-    if (met != AMP_OK) return AMPI_NOT_MET;
-    if (*result != AMP_OK) return AMPI_FAILED;
-    if (maxima[0] == ~maxima[1]) return AMPI_AGREED; /* the largest hash is the smallest */
-    failed  = maxima[0] == maxima[1];
-    *result = failed ? theirs : AMP_ERROR_MISMATCH;
-    ampi_tell(opt->desc.problem, "%s",
-              failed ? "another rank has failed: its own result says why" : text);
-    return failed ? AMPI_FAILED : AMPI_DIFFERED;
-}
-
-/* A hash of what must be the same on all ranks: what a file has, what else decides a step, and
-   types that ranks exchange. */
-static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
-    const amp_plan *plan = opt->plan;
-    ampi_archive    a;
-    uint64_t        sum;
-    size_t          i;
-    memset(&a, 0, sizeof a);
-    a.flags   = AMPI_FILE_SHARD;
-    ampi_count_state(&a, opt, state);
-    sum = ampi_hash(a.common, a.ranks);
-    sum = ampi_hash(sum, opt->desc.seed);
-    for (i = 0; i < plan->num_slots; i++) {
-        const amp_tensor *t = ampi_tensor(opt, (int)i);
-        sum = ampi_hash(sum, (uint64_t)ampi_learns(t));
-        sum = ampi_hash(sum, (uint64_t)t->grad_type);
-        sum = ampi_hash(sum, (uint64_t)plan->host_slots[i].model_type);
-        sum = ampi_hash(sum, (uint64_t)plan->host_slots[i].master.format);
-        sum = ampi_hash(sum, (uint64_t)plan->host_slots[i].moment[0].format);
-    }
-    return sum;
-}
-
-/* Could all ranks prepare (result: could this one)? Are their tables the same? Is each number
-   from 0 to count - 1 that of one rank? (Then hashes of all numbers have a known sum.) */
-static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result) {
-    const amp_ranks *s    = &opt->ranks;
-    uint64_t         hash = 0, all = 0;
-    double           words[2];
-    ampi_state       state;
-    int              rank;
-    if (result == AMP_OK) result = ampi_read_state(opt, &state);
-    if (result == AMP_OK) hash = ampi_hash_tables(opt, &state);
-    ampi_split_sum(words, ampi_hash(1, (uint64_t)s->rank));
-    ampi_agree(opt, &result, AMP_ERROR_MISMATCH, hash,
-               "the ranks have added other tensors, or their descs differ: in dtype, kind, "
-               "storage, seed, ranks, scaler, max_norm, betas or the like", words, 2);
-    for (rank = 0; rank < s->count; rank++) all += ampi_hash(1, (uint64_t)rank);
-    if (result != AMP_OK || ampi_join_sums(words) == all) return result;
-    ampi_out(opt->desc.problem, "amp_ranks.rank", (double)s->rank,
-             "one of 0 to count - 1, and that of no other rank");
-    return AMP_ERROR_MISMATCH;
-}
-
-AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n) {
-    const ampi_slot *s = ampi_slot_of(opt, i);
-    if (first) *first = s ? (size_t)s->first : 0;
-    if (n) *n = s ? (size_t)s->n : 0;
-}
-
-AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *grads,
-                                            size_t stride, size_t count, amp_dtype type) {
-    const amp_tensor  *t = ampi_tensor(opt, i);
-    const amp_backend *b;
-    const ampi_slot   *s;
-    size_t             run = 0;
-    AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
-    if (!amp_dtype_size(type)) return ampi_unknown(opt->desc.problem, "type", (int)type);
-    b = &opt->backend;
-    s = &opt->plan->host_slots[i];
-    if (s->n && count && !grads) return ampi_missing(opt->desc.problem, "grads");
-    if (!opt->ranks.count)
-        return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "it is not in shards: its gradient is where grad says");
-    if (!ampi_learns(t))
-        return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "it is frozen: grad or grad_later would make it learn");
-    if (count > AMPI_RANKS)
-        return ampi_refuse(&opt->desc, AMP_ERROR_TOO_LARGE, "count is above 65536");
-    if (!s->n || !count) return AMP_OK;
-    if (count > 1)
-        for (run = count; run % 2 == 0;) run /= 2;
-    return ampi_told(opt->desc.problem, b->functions->add_fn(b, (float *)s->grad, grads, stride,
-                                                             count, run, type, (size_t)s->n));
-}
-
-/* Reads the body of a file that names a set. */
-static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user) {
-    unsigned char body[AMPI_STATE_SET + 8];
-    a->size = (size_t)a->body;
-    if (!read_fn(user, body, a->size + 8)) return AMP_ERROR_READ;
-    if (ampi_get_le(body + a->size) != ampi_sum_bytes(0, body, a->size)) return AMP_ERROR_CORRUPT;
-    a->walk  = AMPI_VERIFY;
-    a->bytes = body;
-    ampi_walk_set(a);
-    a->bytes = NULL;
-    if (a->set.edition > UINT64_MAX / 4) return AMP_ERROR_CORRUPT;
-    return a->set.ranks && a->set.ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
-}
-
-#ifndef AMP_NO_STDLIB
-
-/* Which set does path name? None if there is no file, or if it is not a set's. A file that cannot
-   be read may name any; errno says why. */
-static amp_result ampi_set_at(const char *path, ampi_set *set) {
-    FILE        *file   = fopen(path, "rb");
-    int          failed = !file && errno != ENOENT, error;
-    ampi_archive a;
-    memset(&a, 0, sizeof a);
-    if (file && ampi_read_header(&a, ampi_file_read, file) != AMP_OK)
-        memset(&a.set, 0, sizeof a.set);
-    if (file) failed = ferror(file);
-    error = errno;
-    if (file) fclose(file);
-    errno = error;
-    *set  = a.set;
-    return failed ? AMP_ERROR_READ : AMP_OK;
-}
-
-/* The file of a rank: path.STEP.RANK-of-RANKS, or path.STEP-EDITION.RANK-of-RANKS. */
-static amp_result ampi_name_shard(ampi_target *to, const ampi_set *set, uint64_t rank) {
-    ampi_text t = {to->path, AMPI_PATH, 0, NULL, NULL, 0};
-    char      room[4][AMPI_DECIMALS];
-    ampi_print(&t, "%s.%s%s%s.%s-of-%s", to->base, ampi_digits(room[0], set->step),
-               set->edition ? "-" : "", set->edition ? ampi_digits(room[1], set->edition) : "",
-               ampi_digits(room[2], rank), ampi_digits(room[3], set->ranks));
-    if (t.used == AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    to->path[t.used] = '\0';
-    return AMP_OK;
-}
-
-/* Removes this rank's share of the files of a set that nothing names. */
-static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set *set) {
-    uint64_t rank = (uint64_t)r->rank;
-    for (; rank < set->ranks; rank += r->count ? (uint64_t)r->count : 1)
-        if (ampi_name_shard(to, set, rank) == AMP_OK) (void)remove(to->path);
-}
-
-/* Ranks meet in a save. */
-static ampi_outcome ampi_meet_saving(const amp_optimizer *opt, amp_result *result,
-                                     uint64_t common, double *words, size_t count) {
-    return ampi_agree(opt, result, AMP_ERROR_WRITE, common,
-                      "the ranks are not at one step: loss scale, learning rate or numbers of "
-                      "steps differ", words, count);
-}
-
-/* Rank 0 names the set. named: may path name it now, even if this has failed? */
-static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
-                                double *named) {
-    ampi_set   now;
-    amp_result result;
-    memset(&to->a, 0, sizeof to->a);
-    to->a.opt     = opt;
-    to->a.flags   = AMPI_FILE_SET;
-    to->a.count   = AMPI_STATE_SET;
-    to->a.set     = *set;
-    result        = ampi_replace_base(to, opt);
-    if (result == AMP_OK || ampi_set_at(to->base, &now) != AMP_OK ||
-        memcmp(&now, set, sizeof now) == 0)
-        *named = 1.0;
-    return result;
-}
-
-/* Finds the set that path names, and the one to take its place. Rank 0 decides for all: others'
-   views of a shared file system may be older. result: can this rank save? Ranks meet again before
-   they write; then none may see the new set there. (One would, if rank 0 does not see what was
-   saved in this step already.) set->ranks becomes 0 if this rank must not write. */
-static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
-                                 ampi_set *old, ampi_set *set, amp_result result) {
-    const int  first = opt->ranks.rank == 0;
-    ampi_set   none  = {0, 0, 0, 0}, seen = none;
-    amp_result view  = result == AMP_OK ? ampi_set_at(to->base, &seen) : AMP_OK;
-    double     words[AMPI_WORDS];
-    if (first && view != AMP_OK) {
-        to->error = errno;
-        result    = ampi_refuse(&opt->desc, view, "what is at path cannot be read, and may name a "
-                                                  "set: nothing was written");
-    }
-    *old = first ? seen : none;
-    ampi_split_sum(words, old->step);
-    ampi_split_sum(words + 2, old->edition);
-    words[4] = (double)old->ranks;
-    (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
-    if (result == AMP_OK) {
-        old->step    = ampi_join_sums(words);
-        old->edition = ampi_join_sums(words + 2);
-        old->ranks   = (uint64_t)words[4];
-        set->step    = ampi_iterations(&to->state.control);
-        set->ranks   = (uint64_t)opt->ranks.count;
-        set->edition = old->step == set->step && old->ranks == set->ranks ? old->edition + 1 : 0;
-        if (seen.step == set->step && seen.edition == set->edition && seen.ranks == set->ranks)
-            result = ampi_refuse(&opt->desc, AMP_ERROR_WRITE,
-                                 "path names a set of this step, which rank 0 does not see: "
-                                 "nothing was written");
-    }
-    (void)ampi_meet_saving(opt, &result, common, NULL, 0);
-    if (result != AMP_OK) set->ranks = 0;
-    return result;
-}
-
-/* Saves a set in place of the old one. All ranks meet four times, whatever happens: one whose
-   reduce_fn has failed brings that to the next meeting, where others wait for it. When all files
-   of a set are on the disk, rank 0 names it, and the old set is removed. What a failed save has
-   written is removed, if to->base does not name it and never will. */
-static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_result result) {
-    const uint64_t common = result == AMP_OK ? to->a.common : 0;
-    ampi_set       old = {0, 0, 0, 0}, set = {0, 0, 0, 0};
-    double         sums[2], named = 0.0;
-    ampi_outcome   end;
-    result = ampi_agree_set(opt, to, common, &old, &set, result);
-    if (result == AMP_OK) result = ampi_name_shard(to, &set, (uint64_t)opt->ranks.rank);
-    if (result == AMP_OK) result = ampi_replace_file(to, opt);
-    ampi_split_sum(sums, result == AMP_OK ? to->a.sum : 0);
-    (void)ampi_meet_saving(opt, &result, common, sums, 2);
-    if (result == AMP_OK) set.content = ampi_join_sums(sums);
-    if (result == AMP_OK && opt->ranks.rank == 0) result = ampi_name_set(opt, to, &set, &named);
-    end = ampi_meet_saving(opt, &result, common, &named, 1);
-    if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);
-    else if (end != AMPI_NOT_MET && !(named > 0.0)) ampi_remove_set(&opt->ranks, to, &set);
-    return result;
-}
-
-/* Saves a set or a single file. Files of the set that was there are removed. */
-static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result) {
-    ampi_set old;
-    if (opt->ranks.count > 1) return ampi_save_set(opt, to, result);
-    if (result != AMP_OK) return result;
-    (void)ampi_set_at(to->base, &old); /* none, if that cannot be read */
-    result = ampi_replace_base(to, opt);
-    if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);
-    return result;
-}
-
-#define AMPI_NOT_ONE "the files of this set are not of one moment"
-
-/* Tells what is wrong with a file of a set, which lies beside the file that names it. */
-static void ampi_tell_shard(char *problem, const char *path, amp_result result) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    char        why[AMP_PROBLEM_SIZE];
-    if (!problem || (problem[0] && result != AMP_ERROR_CORRUPT)) return;
-    ampi_tell(ampi_blank(why), "%s", problem[0] ? problem : amp_result_string(result));
-    ampi_tell(ampi_blank(problem), "file %s: %s", name, why);
-}
-
-/* Loads all files of the set that path names, or, if there are as many ranks as then, this rank's
-   alone. Each must be a shard of the set, and saved together with the first. (If each rank reads
-   only one, this is found when they meet.) */
-static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l) {
-    const ampi_set set = l->one.set;
-    const int      own = set.ranks == (uint64_t)opt->ranks.count;
-    const size_t   num = own ? 1 : (size_t)set.ranks;
-    ampi_archive  *files;
-    ampi_target   *shard; /* after them */
-    size_t         k;
-    amp_result     result;
-    files = (ampi_archive *)ampi_allocate(&opt->desc.allocator,
-                                          num * sizeof *files + sizeof *shard);
-    if (!files) return AMP_ERROR_OUT_OF_MEMORY;
-    l->num   = num;
-    l->alone = own;
-    l->files = (ampi_archive *)memset(files, 0, num * sizeof *files);
-    shard    = (ampi_target *)(void *)(files + num);
-    result   = ampi_aim(shard, path);
-    for (k = 0; k < num && result == AMP_OK; k++) {
-        ampi_archive *a = &l->files[k];
-        a->rank         = own ? (uint64_t)opt->ranks.rank : k;
-        a->ranks        = set.ranks;
-        result          = ampi_name_shard(shard, &set, a->rank);
-        if (result != AMP_OK) break;
-        result = ampi_load_from(opt, l, a, shard->path);
-        if (result == AMP_OK &&
-            (!(a->flags & AMPI_FILE_SHARD) ||
-             a->common != files[0].common ||
-             ampi_iterations(&l->state.control) != set.step))
-            result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
-        if (result != AMP_OK) ampi_tell_shard(opt->desc.problem, shard->path, result);
-        l->sum += a->sum;
-    }
-    return result;
-}
-
-/* Reads the set that path names, if it names one. If each rank reads only one file, these are
-   compared here. The sums of all files must add up to the set's content. */
-static amp_result ampi_load_ranks(const amp_optimizer *opt, const char *path, ampi_loading *l,
-                                  amp_result result) {
-    const uint64_t content = l->one.set.content;
-    uint64_t       hash;
-    double         words[2];
-    int            one;
-    if (result == AMP_OK && (l->one.flags & AMPI_FILE_SET)) result = ampi_load_set(opt, path, l);
-    hash = ampi_hash(ampi_hash(l->files[0].common, content), (uint64_t)l->alone);
-    one  = result == AMP_OK && l->alone;
-    ampi_split_sum(words, one ? l->sum : 0);
-    if (opt->plan->meets == AMPI_OVER_SUMS)
-        ampi_agree(opt, &result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
-    if (one) l->sum = ampi_join_sums(words);
-    if (result == AMP_OK && content && l->sum != content)
-        return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
-    return result;
-}
-
-#endif /* AMP_NO_STDLIB */
-
-AMPI_COLD_END
-
 /* ---------------------------------------------------------------- >>impl  sparse
    The sum of a row: its entries are added 64 at a time, in order, then these sums in order. The
    sums, rows ascending, are checked and counted like the elements of a tensor. (torch's
@@ -7956,8 +7403,6 @@ static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     const int       most   = ampi_optimizers[opt->desc.kind].always;
     const ampi_refusal why[] = {
         {opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED, "rows" AMPI_FUSED_ALONE},
-        {opt->ranks.count != 0, AMP_ERROR_UNSUPPORTED,
-         "rows are not for desc.ranks: leave one of them NULL"},
         {ampi_num_moments(&opt->desc) > most, AMP_ERROR_UNSUPPORTED,
          "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW"},
         {!r->row_length || t->n % length != 0 || !r->max_rows, AMP_ERROR_INVALID_CONFIG,
@@ -8103,9 +7548,7 @@ AMPI_STRICT_END
 
 /* --------------------------------------------------------------- >>impl  report
    A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report). Here they
-   are read, saved and evaluated. A state without a report begins a new history. On another number
-   of ranks a run goes on with the report that counts the most overflows, and each tensor with the
-   one that counts the most in it. */
+   are read, saved and evaluated. A state without a report begins a new history. */
 
 AMPI_STRICT_BEGIN
 
@@ -8255,8 +7698,7 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
 }
 
 /* A report in a state: counters, steps, overflows of tensors. An optimizer without a report reads
-   a file's, and drops it. Of several files, the one with the most overflows counts, for the run
-   and for each tensor: a rank without elements of it has seen none. */
+   a file's, and drops it. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
     const int            load = a->walk == AMPI_LOAD && plan->seen;
@@ -8282,10 +7724,9 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
             a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
         AMPI_NUMBERS(a, counts.overflows, counts.nans, counts.first);
         AMPI_NUMBER(a, counts.last);
-        if (load && counts.overflows >= plan->host_slots[i].overflows.overflows)
-            plan->host_slots[i].overflows = counts;
+        if (load) plan->host_slots[i].overflows = counts;
     }
-    if (load && r.skips[0] >= plan->seen->record.skips[0]) plan->seen->record = r;
+    if (load) plan->seen->record = r;
     if (ok || a->walk != AMPI_VERIFY || a->result != AMP_OK) return;
     a->result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT,
                             "its report names a tensor, or a reason to skip, that is not there");
@@ -8308,6 +7749,10 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     const ampi_seen   *seen = plan->seen;
     const size_t       size = plan->num_slots * sizeof *seen->histograms;
     uint32_t           k;
+    size_t             i;
+    for (i = 0; i < plan->num_slots; i++)
+        AMPI_TRY(ampi_send(b, &plan->slots[i].overflows, &plan->host_slots[i].overflows,
+                           sizeof(ampi_overflows)));
     AMPI_TRY(ampi_send(b, plan->record, &seen->record, sizeof seen->record));
     memset(seen->histograms, 0, size);
     for (k = 0; k < 2 && plan->histograms; k++)

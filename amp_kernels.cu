@@ -776,12 +776,12 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
     return ampi_mul64(ampi_double(sum), back);
 }
 
-/* One block sums the chunks of all ranks, for its first thread. */
+/* One block sums the chunks, for its first thread. */
 AMPI_DEVICE double ampi_sum_partials(const amp_plan *plan, double *lanes) {
     for (unsigned l = threadIdx.x; l < AMPI_LANES; l += blockDim.x) {
         double sum = 0.0;
 #pragma unroll 8
-        for (uint64_t i = l; i < plan->num_sums; i += AMPI_LANES)
+        for (uint64_t i = l; i < plan->num_chunks; i += AMPI_LANES)
             sum = ampi_add64(sum, plan->sums[i]);
         lanes[l] = sum;
     }
@@ -796,7 +796,7 @@ AMPI_DEVICE double ampi_sum_partials(const amp_plan *plan, double *lanes) {
 
 /* The end of A, by one block. It decides, unless ranks have to meet first. */
 AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
-    const double  norm2 = plan->meets == AMPI_OVER_SUMS ? 0.0 : ampi_sum_partials(plan, lanes);
+    const double  norm2 = ampi_sum_partials(plan, lanes);
     ampi_control *c     = plan->control;
     if (threadIdx.x == 0) {
         c->norm2    = norm2;
@@ -804,20 +804,6 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
         c->maxima[1] = c->seen[1];
         c->seen[0] = c->seen[1] = 0;
         if (!plan->meets) ampi_decide(plan);
-    }
-}
-
-/* Clears the sums of other ranks' chunks, which hold the last reduction's. They lie between a
-   slot's own and the next one's. If there are more blocks than such gaps, several share one. */
-AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
-    const unsigned gaps  = (unsigned)plan->num_slots + 1;
-    const unsigned share = gridDim.x > gaps ? gridDim.x / gaps : 1;
-    for (unsigned k = blockIdx.x / share; k < gaps; k += gridDim.x / share) {
-        const ampi_slot *slot = plan->slots + k;
-        const uint64_t   end  = k + 1 < gaps ? slot->first_sum : plan->num_sums;
-        uint64_t         i    = k ? slot[-1].first_sum + ampi_chunks(slot[-1].n) : 0;
-        i += blockIdx.x % share * blockDim.x + threadIdx.x;
-        for (; i < end; i += share * blockDim.x) plan->sums[i] = 0.0;
     }
 }
 
@@ -923,7 +909,6 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
     ampi_warps    *team      = &room->teams[number];
     uint32_t       bad = 0, largest = 0;
     uint64_t       c = (uint64_t)blockIdx.x * per_block + number;
-    if (plan.meets == AMPI_OVER_SUMS) ampi_clear_others(&plan);
     for (; c < plan.num_chunks; c += (uint64_t)gridDim.x * per_block) {
         const uint32_t i     = plan.chunk_slots[c];
         ampi_slot     *slot  = &plan.slots[i];
@@ -965,8 +950,6 @@ AMPI_KERNEL(2) ampi_check_by_four_kernel(amp_plan plan) {
 
 /* After the ranks' reduction, by one block. */
 AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) {
-    __shared__ double lanes[AMPI_LANES];
-    if (plan.meets == AMPI_OVER_SUMS) plan.control->norm2 = ampi_sum_partials(&plan, lanes);
     if (threadIdx.x == 0) ampi_decide(&plan);
 }
 
@@ -1148,22 +1131,13 @@ AMPI_DEVICE uint32_t ampi_first_of(const uint32_t *keys, uint32_t key, uint32_t 
 }
 
 /* What is added up: count values to what is there; or instead of it, those at places, of which
-   each lane of a warp has two, 32 apart. As a tree: runs are added, then their sums in pairs,
-   which wait for each other like a binary counter's digits; what is there comes last. */
+   each lane of a warp has two, 32 apart. */
 struct ampi_addends {
     ampi_any to, values;
     uint64_t length; /* from one to the next */
     uint32_t count, low, high;
-    uint32_t run; /* of a tree: how many are added in order */
 };
-enum ampi_addition { AMPI_IN_ORDER, AMPI_BY_PLACES, AMPI_AS_TREE };
-enum { AMPI_WAITING = 16 }; /* for 65536 runs */
-
-/* Where a thread's sums wait, one word of each thread of the block after another. */
-AMPI_DEVICE uint32_t *ampi_waiting_of_thread(void) {
-    __shared__ uint32_t waiting[AMPI_WAITING * 2 * 256];
-    return waiting + threadIdx.x;
-}
+enum ampi_addition { AMPI_IN_ORDER, AMPI_BY_PLACES };
 
 AMPI_DEVICE uint32_t ampi_sum_of(uint32_t x, uint32_t y) {
     return ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(x), ampi_f32_from_bits(y)));
@@ -1174,19 +1148,10 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
     enum { SUM = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, PLACES = HOW == AMPI_BY_PLACES };
     typedef ampi_array<TYPE> source;
     const ampi_addends      &a;
-    uint32_t                 sum[N], k;  /* values that are added */
-    uint32_t                 left, runs; /* of the current run; finished runs */
-    bool                     fresh;      /* does the next value begin a sum? */
+    uint32_t                 sum[N], k; /* values that are added */
+    bool                     fresh;     /* does the next value begin a sum? */
 
     AMPI_MEMBER ampi_row_adder(const ampi_addends &x) : a(x) {}
-    AMPI_MEMBER void end_run(bool last) {
-        uint32_t *waits = ampi_waiting_of_thread();
-        for (uint32_t c = runs++; c & 1; c /= 2, waits += N * blockDim.x)
-            for (int e = 0; e < N; e++) sum[e] = ampi_sum_of(waits[e * blockDim.x], sum[e]);
-        for (int e = 0; !last && e < N; e++) waits[e * blockDim.x] = sum[e];
-        left  = a.run;
-        fresh = true;
-    }
     /* Adds the next M, all of which are loaded before the first is used. */
     template <int M> AMPI_MEMBER void add(unsigned i) {
         typename source::template raw<N> r[M];
@@ -1203,24 +1168,16 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
             source(a.values).template expand<N>(r[j].w, x);
             for (int e = 0; e < N; e++) sum[e] = fresh ? x[e] : ampi_sum_of(sum[e], x[e]);
             fresh = false;
-            if (HOW == AMPI_AS_TREE && --left == 0) end_run(k + 1 == a.count);
         }
     }
     AMPI_MEMBER void run(unsigned i, bool within) {
         const ampi_array<SUM> to(a.to);
         if (HOW == AMPI_IN_ORDER) to.template expand<N>(to.template fetch<N>(i).w, sum);
         fresh = HOW != AMPI_IN_ORDER;
-        left  = a.run;
-        runs  = 0;
         for (k = 0; a.count - k >= 8;) add<8>(i);
         if (a.count & 4) add<4>(i);
         if (a.count & 2) add<2>(i);
         if (a.count & 1) add<1>(i);
-        if (HOW == AMPI_AS_TREE) {
-            uint32_t there[N];
-            to.template expand<N>(to.template fetch<N>(i).w, there);
-            for (int e = 0; e < N; e++) sum[e] = ampi_sum_of(there[e], sum[e]);
-        }
         if (within) to.template put<N>(i, sum);
     }
 };
@@ -1240,12 +1197,11 @@ AMPI_DEVICE void ampi_sum_addends(const ampi_addends &a, ampi_segment s, unsigne
 }
 
 template <int HOW> AMPI_DEVICE void ampi_add_up(const ampi_addends &a, unsigned count) {
-    enum { HALVES = HOW == AMPI_AS_TREE ? 2 : 4 };
     const unsigned n = a.values.type == AMP_F32 ? 2 : 4; /* 8 bytes */
     ampi_segment   s = {};
     if (a.length % n == 0) s = ampi_groups_in(n, a.to.head(n), count, a.to, a.values);
-    if (a.values.type == AMP_F16) ampi_sum_addends<AMP_F16, HALVES, HOW>(a, s, count);
-    else if (a.values.type == AMP_BF16) ampi_sum_addends<AMP_BF16, HALVES, HOW>(a, s, count);
+    if (a.values.type == AMP_F16) ampi_sum_addends<AMP_F16, 4, HOW>(a, s, count);
+    else if (a.values.type == AMP_BF16) ampi_sum_addends<AMP_BF16, 4, HOW>(a, s, count);
     else ampi_sum_addends<AMP_F32, 2, HOW>(a, s, count);
     ampi_sum_addends<AMPI_ANY, 1, HOW>(a, s, count);
 }
@@ -1859,7 +1815,7 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     t->from   = t->behind;
     t->behind = t->from + ampi_count_from(at % AMPI_KEYED, AMPI_KEYED, t->share.count - t->from);
     t->at     = (uint32_t)(slot->first + begin);
-    t->key    = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
+    t->key    = ampi_seeds_of(c->seed, slot->key, c->gate.step, at);
     t->rates  = ampi_rates_of(c, slot);
     t->factor = c->gate.inv_scale;
     t->zero   = plan.zero_grad != 0;
@@ -1978,26 +1934,6 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
 }
 
 /* ------------------------------------------------------------------- single rooms */
-
-/* sums += x, for accumulators of gradients. */
-AMPI_KERNEL(4) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64_t n) {
-    const auto add   = [](uint32_t u, uint32_t sum, uint32_t) { return ampi_sum_of(sum, u); };
-    uint64_t   begin = (uint64_t)blockIdx.x * AMPI_SPAN;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_SPAN)
-        ampi_map<true>(ampi_array_at(sums, AMP_F32, begin), ampi_array_at(x, type, begin),
-                       ampi_count_from(begin, n, AMPI_SPAN), add, ampi_to_fp32());
-}
-
-/* Adds several in one launch, by the adder of rows: sums are read and written once. */
-AMPI_KERNEL(2) ampi_add_tree_kernel(float *sums, const void *grads, uint64_t stride,
-                                    uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
-    uint64_t begin = (uint64_t)blockIdx.x * AMPI_SPAN;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_SPAN) {
-        const ampi_addends a = {ampi_array_at(sums, AMP_F32, begin),
-                                ampi_array_at(grads, type, begin), stride, count, 0, 0, run};
-        ampi_add_up<AMPI_AS_TREE>(a, ampi_count_from(begin, n, AMPI_SPAN));
-    }
-}
 
 /* Casts a matrix with leading dimensions. A block takes ranges of rows, or several short rows. */
 enum { AMPI_SHORT = 2048 };
@@ -2251,15 +2187,6 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
                        *plan);
 }
 
-static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *grads,
-                                size_t stride, size_t count, size_t run, amp_dtype type,
-                                size_t n) {
-    const ampi_grid grid = ampi_grid_of(self, ampi_num_spans(n), 256);
-    if (count == 1) return ampi_launch(grid, ampi_add_kernel, sums, grads, type, n);
-    return ampi_launch(grid, ampi_add_tree_kernel, sums, grads, stride, (uint32_t)count,
-                       (uint32_t)run, type, n);
-}
-
 /* B of each kind, and the launch after it for rows: in fp32, and in any storage. */
 typedef void (*ampi_step_kernel)(amp_plan plan, bool rows);
 #define AMPI_STEP_KERNELS(kind, step, moments, always, beta2)                                \
@@ -2467,8 +2394,7 @@ static amp_result ampi_load_kernels(void) {
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
                         ampi_around_kernel<AMPI_JOB_UNSCALE, true>,
                         ampi_around_kernel<AMPI_JOB_PUBLISH, true>,
-                        ampi_bind_kernel, ampi_store_kernel, ampi_cast_kernel,
-                        ampi_add_kernel, ampi_add_tree_kernel, ampi_count_kernel,
+                        ampi_bind_kernel, ampi_store_kernel, ampi_cast_kernel, ampi_count_kernel,
                         ampi_scatter_kernel, ampi_sum_rows_kernel, ampi_split_kernel,
                         ampi_epilogue_kernel));
     for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
@@ -2477,9 +2403,9 @@ static amp_result ampi_load_kernels(void) {
 }
 
 static const ampi_functions ampi_cuda_functions = {
-    ampi_cuda_alloc, ampi_cuda_free,      ampi_cuda_copy,    ampi_cuda_cast,
-    ampi_cuda_split, ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind,
-    ampi_cuda_check, ampi_cuda_add,       ampi_cuda_update,  ampi_cuda_gemm};
+    ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_split,
+    ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_update,
+    ampi_cuda_gemm};
 
 amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle) {
     const cublasHandle_t handle = (cublasHandle_t)cublas_handle;

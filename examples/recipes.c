@@ -439,7 +439,7 @@ static amp_result skip_spikes(void *user, double *sums, size_t num_sums, uint32_
     (void)num_sums, (void)num_maxima;
     if (maxima[0]) return AMP_OK; /* an overflow, which is skipped anyway */
     if (norm > 8.0 || (x->n == 128 && over > 6.0 * sqrt(x->variance))) {
-        maxima[0] |= 1;
+        maxima[0] |= AMP_ASK_SKIP;
         return AMP_OK;
     }
     x->n += x->n < 128;
@@ -465,9 +465,9 @@ static amp_status replayed_run(int trouble, int replay, float *w, double *spike)
     amp_optimizer opt;
     norms         usual = {.opt = &opt};
     const amp_report_desc    report = {0};
-    const amp_ranks          ranks  = {.whole = 1, .reduce_fn = skip_spikes, .user = &usual};
     const amp_optimizer_desc desc   = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
-                                       .report = &report, .ranks = &ranks,
+                                       .report = &report,
+                                       .reduce_fn = skip_spikes, .reduce_user = &usual,
                                        .scaler = {.init_scale = trouble == OVERFLOWS ? 65536.0f
                                                                                      : 1024.0f}};
     amp_status    status = {0};
@@ -509,7 +509,7 @@ static void recipe_i(void) {
 }
 
 /* j. The run of another program goes on here, from its moments (amp_optimizer_set_moments) and steps
-   (desc.first_step); and there again, with what amp_optimizer_moments writes. It has all weights in one array, as many
+   (amp_optimizer_set_steps); and there again, with what amp_optimizer_moments writes. It has all weights in one array, as many
    programs do, and here the two tensors that lie in it are added at once. Without moments and steps
    the optimizer would begin anew. */
 typedef struct flat { float w[DIM], m[DIM], v[DIM], grad[DIM]; } flat;
@@ -534,8 +534,7 @@ static void their_adam(flat *f, int first, int last) {
 }
 
 static void goes_on(flat *f, int moments, int steps) {
-    const amp_optimizer_desc desc = {.kind = AMP_KIND_ADAMW, .scaler = {.disabled = 1},
-                                     .first_step = moments ? 20 : 0};
+    const amp_optimizer_desc desc = {.kind = AMP_KIND_ADAMW, .scaler = {.disabled = 1}};
     const amp_tensor whole = {.n = DIM, .weight = f->w, .grad = f->grad};
     const amp_tensor parts[2] = {{.name = "lower", .n = 4}, {.name = "upper", .n = DIM - 4}};
     amp_optimizer opt;
@@ -543,6 +542,7 @@ static void goes_on(flat *f, int moments, int steps) {
     must(amp_optimizer_add_flat(&opt, &whole, parts, 2));
     must(amp_optimizer_prepare(&opt));
     if (moments) {
+        must(amp_optimizer_set_steps(&opt, 20, 0));
         must(amp_optimizer_set_moments(&opt, 0, f->m, f->v));
         must(amp_optimizer_set_moments(&opt, 1, f->m + parts[0].n, f->v + parts[0].n));
     }

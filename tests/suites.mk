@@ -4,7 +4,7 @@
 vpath %.sh tests/host tests/gpu tests/trainers tests/faults
 
 # Of tests/unit; scripts build the others there: tier.sh tiles, cblas.sh cblas, cuda.sh and ptx.sh cuda, sgemm.sh sgemm.
-TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm processors policy cache \
+TESTS    := numbers scaler optimizer report alloc zero sparse fewer gemm processors policy cache \
             state recipes vectors bits model
 # Those that products reach, and of a step the least, which run on other processors than this one, too (tests/host/tier.sh).
 PRODUCTS := gemm cache policy recipes state sparse
@@ -64,7 +64,7 @@ SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh \
 # make test: does amp.h work with this compiler, on this processor? make ci: what else can a change
 # break? make check: both, without samples, and more. Long ones first, so that none is left alone at
 # the end. What takes more than ten seconds is cut into parts, of which make test has the first.
-HALVED    := $(foreach t,ranks state numbers,sanitize/$(t))
+HALVED    := $(foreach t,zero state numbers,sanitize/$(t))
 QUARTERED := $(foreach t,gemm fewer,sanitize/$(t))
 CUT       := $(HALVED) $(QUARTERED)
 PARTS     := 1of2 2of2 1of4 2of4 3of4 4of4
@@ -73,7 +73,7 @@ TEST_SUITES := cuda-plain-1of2 $(QUARTERED:%=%-1of4) $(HALVED:%=%-1of2) vector_f
 # What make ci leaves to make check: clang without -Ofast, and on emulated processors what depends
 # neither on vectors nor on the order of bytes.
 LESS = $(TESTS:%=clang/%) \
-       $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
+       $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/zero \
        aarch64/state s390x/gemm s390x/optimizer
 CI_SUITES := arm compile-uses cuda-sanitize any_cuda model-neon_bf16 emu nvcc examples ranks gpt cnn ncf pages cuda-more bits-clang \
              cblas sgemm-plain ptx cuda-plain-2of2 cuda-races cuda-traffic examples_cuda fuzz model-pairs bits-cc \
@@ -132,6 +132,7 @@ $(call less,$(TIERS:%=$(BUILD)/tests/%.log): $(TESTS:%=$(CPU)/o2/%.log))
 $(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(CPU)/sanitize/processors.log \
     $(call logs,$(filter-out $(CUT),$(PRODUCTS:%=sanitize/%)))
 
+$(foreach c,$(CONFIGS),$(CPU)/$(c)/zero.log): examples/ddp/zero.h
 $(BUILD)/tests/arm.log: tests/support/tiles.h tests/support/gemm_bits.h $(wildcard tests/host/compile/*) $(CPU)/aarch64/amp.o
 $(BUILD)/tests/cblas.log: tests/unit/test_cblas.c tests/host/cblas_trainer.c
 $(BUILD)/tests/platforms.log: tests/host/platforms.sh $(SUPPORT) $(TESTS:%=tests/unit/test_%.c) $(wildcard tests/host/compile/msvc/*)
@@ -178,15 +179,15 @@ $(BUILD)/tests/examples_cuda.log: tests/gpu/examples_cuda.sh examples/README.md 
                                   $(CPU)/o2/amp.o $(wildcard examples/*.cu examples/*/*.cu*) $(BUILD)/gpt
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
 
-$(BUILD)/tests/ranks.log: tests/trainers/ranks.sh tests/lib.sh examples/ddp/ddp_nccl.cu tests/gpu/emu/fake/nccl.h \
-                          tests/bench/bench_ranks.c $(BUILD)/ddp_mpi $(KERNELS)plain/kernels.o \
+$(BUILD)/tests/ranks.log: tests/trainers/ranks.sh tests/lib.sh $(wildcard examples/ddp/*) tests/gpu/emu/fake/nccl.h \
+                          $(BUILD)/ddp_mpi $(KERNELS)plain/kernels.o \
                           $(CPU)/o2/amp.o
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
 
 $(BUILD)/tests/pages.log: tests/trainers/pages.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt $(BUILD)/cnn $(BUILD)/ncf
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
-$(BUILD)/tests/long.log: tests/trainers/long.sh tests/lib.sh $(SUPPORT) tests/unit/test_state.c tests/unit/test_ranks.c tests/amp.c \
+$(BUILD)/tests/long.log: tests/trainers/long.sh tests/lib.sh $(SUPPORT) tests/unit/test_state.c tests/unit/test_zero.c examples/ddp/zero.h tests/amp.c \
                          $(foreach e,train gpt cnn ncf report ddp_mpi,$(BUILD)/$(e))
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 

@@ -1,60 +1,53 @@
 /* ddp_mpi.c - training on several ranks with MPI, with the same bits on any number of them
 
-   Data parallelism with sharded state (ZeRO stage 1): every rank has the whole model, in halves,
-   and about one part in N of masters, moments and accumulators, in fp32 (amp.h, >>api ranks). A
-   step has M numbered micro-batches. An all-to-all sends gradients to their owners, who add them as
-   a binary tree over the numbers; an all-gather brings models back. So neither the loss, nor a
-   weight, nor a saved state depends on N.
+   Data parallelism with sharded state (ZeRO stage 1): every rank has the whole model, in 16 bits,
+   and about one part in N of masters, moments and gradient sums, in fp32 (zero.h, which this
+   program gives a network). A step has M numbered micro-batches. An all-to-all sends gradients to
+   their owners, who add them as a binary tree over the numbers; an all-gather brings models back.
+   So neither the loss, nor a weight, nor a saved state depends on N.
 
-   READ  from top to bottom: ranks (deadline and pulses), the trainer, two exchanges, micro-batches
-   and steps, save and resume. The network is in ddp_net.h, options and tables in
-   ddp_report.h, images in train_data.h. ddp_nccl.cu does the same on NVIDIA GPUs.
+   READ  from top to bottom: ranks (deadline and pulses), what zero.h asks of them, the trainer, its
+   steps. The network of layers is in ddp_net.h, options and tables in ddp_report.h, images in
+   train_data.h. ddp_nccl.cu does the same on NVIDIA GPUs.
 
    RUN   mpicc -O3 -I. examples/ddp/ddp_mpi.c -o ddp_mpi -lm && mpirun -n 4 ./ddp_mpi
          in the directory of amp.h; without mpirun it is one rank. See also --help.
 
    OVERLAP  A layer's gradient is sent as soon as it is there, and backward goes on; owners wait
    only before they add. Forward waits for a layer's model only when it needs it. MPI moves data
-   only while it is called, so products call it after every 256 rows. --late sends after backward, to
-   compare: two ranks on two cores of a Zen 4 (Open MPI 4.1.4 on the loopback, gcc 12.2 -O3,
-   --data digits --batch 256 --width 2048 --micro 2 --steps 8) waited 0.08 to 0.15 s for gradients,
-   and 0.23 to 0.28 s with --late.
+   only while it is called, so products call it after every 256 rows. --late sends after backward,
+   to compare.
 
-   WHO ADDS  If N is a power of two that divides M, a rank takes k = M / N micro-batches in a row
-   and adds their gradients in fp32, as a tree whose sums wait for their pair: log2 k of them,
-   where k is a power of two (k odd: one). It sends the sum while it is in the last backward. With
-   k = 1, 16 bits travel. On any other N each gradient travels by itself, in rounds, rank r's of
-   number t N + r in round t, and owners keep all M to add them at the end.
-
-   HOW FAR IT SCALES  P parameters, N ranks. The link of each rank carries, in each direction,
+   HOW FAR IT SCALES  P parameters, N ranks, k = M / N. The link of each rank carries, in each
+   direction,
 
        2 P (N-1)/N bytes in a step      gradients, if k is 1: those of a reduce-scatter
-       4 P (N-1)/N bytes in a step      if it is more, however many
-       2 P (N-1)/N bytes in a round     on any other N
+       4 P (N-1)/N bytes in a step      if k is another power of two
+       2 or 4 P (N-1)/N for each block  else: zero.h says what a block is
        2 P (N-1)/N bytes in a step      models, by an all-gather
-       P / 2048 bytes in a step         reduce_fn: a double for a chunk of 16384; left out below
+       P / 2048 bytes in a step         reduce: a double for a chunk of 16384; left out below
 
-   since amp.h gives each rank an equal part of every layer, to within a chunk. The program compares
-   its counts with these at its end. The table is arithmetic on data sheets, not measured: H100s
-   with 80 GB at 3.35 TB/s, 400 of their 989 Tflop/s in bf16, 450 GB/s of NVLink in each direction
-   (N = 8), 50 GB/s of NDR InfiniBand for each GPU (N = 1024); 32 layers, micro-batches of b = 8192
-   tokens, 6 P b flop each; k = 1.
+   since each rank has an equal part of every layer, to within a chunk. The program compares its
+   counts with these at its end. The table is arithmetic on data sheets, not measured: H100s with 80
+   GB at 3.35 TB/s, 400 of their 989 Tflop/s in bf16, 450 GB/s of NVLink in each direction (N = 8),
+   50 GB/s of NDR InfiniBand for each GPU (N = 1024); 32 layers, micro-batches of b = 8192 tokens,
+   6 P b flop each; k = 1.
 
           P     N    GB on a link     seconds:          compute    longer by, with   bytes for
                     grads + models  link    memory     6 P b     and without       each
                                                                    overlap           parameter
-        7e9     1    0    +  0        0       0.100      0.86       12 %    12 %      20
-        7e9     8   12.25 + 12.25     0.054   0.016      0.86        2 %     8 %       8
-        7e9  1024   13.99 + 13.99     0.56    0.0043     0.86        3 %    66 %       6.02
-       70e9     1    0    +  0        0       1.00       8.6        12 %    12 %      20
-       70e9     8   122.5 + 122.5     0.54    0.16       8.6         2 %     8 %       8
-       70e9  1024   139.9 + 139.9     5.6     0.043      8.6         3 %    66 %       6.02
+        7e9     1    0    +  0        0       0.092      0.86       11 %    11 %      20
+        7e9     8   12.25 + 12.25     0.054   0.033      0.86        4 %    10 %       8
+        7e9  1024   13.99 + 13.99     0.56    0.021      0.86        4 %    68 %       6.02
+       70e9     1    0    +  0        0       0.92       8.6        11 %    11 %      20
+       70e9     8   122.5 + 122.5     0.54    0.33       8.6         4 %    10 %       8
+       70e9  1024   139.9 + 139.9     5.6     0.21       8.6         4 %    68 %       6.02
 
-   memory   2 P + 8 P / N bytes for the gradients, since an owner adds what all ranks sent in one
-            call, and 38 P / N for AdamW, check, clearing. Longer by: memory, and what stays of the
-            link.
+   memory   10 P + 8 P / N bytes to add what all ranks sent (6 P on one), and 38 P / N for AdamW,
+            check, clearing. Longer by: memory, and what stays of the link.
    bytes    2 model, 2 gradient, 2 received (not with one rank), 16 / N: 140, 56, 42 GB for 7e9.
-            With k above 1 sums are of 4 bytes: 4 log2 k more, and 4 received instead of 2.
+            With k above 1 sums are of 4 bytes: 4 log2 k more, and 4 received instead of 2. Sums
+            that wait take 4 log2 N / N of the largest tensor.
    overlap  What stays of the exchanges: gradients of the layer next to the input, when backward
             ends, and its model, when forward begins: a 32nd. Messages get small: 47 KB on 1024
             ranks if a layer has 9 tensors that are sent one by one.
@@ -82,10 +75,9 @@ static void end_all_ranks(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 #include "amp.h"
 
 #include "../support/train_data.h"
-#include "ddp_report.h" /* options, table, memory */
+#include "ddp_report.h" /* options, table, memory; zero.h */
 
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 static void check(amp_result r) {
@@ -94,7 +86,7 @@ static void check(amp_result r) {
 
 #include "ddp_net.h" /* the network */
 
-enum { TENSORS = 2 * LAYERS, HANG_SECONDS = 10 };
+enum { TENSORS = 2 * LAYERS, OPEN = 4, HANG_SECONDS = 10 };
 static const float learning_rate = 2e-3f;
 
 /* --------------------------------------------------------------------------------------- ranks
@@ -117,12 +109,6 @@ static struct ranks {
     MPI_Comm    work, pulse;            /* pulses do not mix with the work    */
     peer       *peers;
 } ranks;
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void join_ranks(int *argc, char ***argv) {
     alarm(HANG_SECONDS); /* until the first pulse */
@@ -180,7 +166,7 @@ static void give_up(const char *what) {
     sprintf(problem, "%.40s took longer than %g s, and rank %d was last heard of %.1f s ago, in "
             "step %ld", what, ranks.deadline, silent, seconds() - ranks.peers[silent].heard,
             ranks.peers[silent].step);
-    fail(3, subject, problem, "the last set that was saved is whole; --resume it");
+    fail(3, subject, problem, "the last checkpoint is whole; --resume it");
 }
 
 /* A pause of more than a second between two looks is no waiting: this process was stopped. */
@@ -205,13 +191,15 @@ static void meet(void) {
     wait_for(1, &r, "a meeting");
 }
 
-/* amp_ranks.reduce_fn, and whatever else one rank knows and the others count as 0. */
+/* For zero.h, and for what one rank knows and the others count as 0. */
 static amp_result reduce_over_ranks(void *user, double *sums, size_t num_sums, uint32_t *maxima,
                                     size_t num_maxima) {
-    MPI_Request r[2];
+    MPI_Request r[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
     (void)user;
     MPI_Iallreduce(MPI_IN_PLACE, sums, (int)num_sums, MPI_DOUBLE, MPI_SUM, ranks.work, &r[0]);
-    MPI_Iallreduce(MPI_IN_PLACE, maxima, (int)num_maxima, MPI_UINT32_T, MPI_MAX, ranks.work, &r[1]);
+    if (num_maxima)
+        MPI_Iallreduce(MPI_IN_PLACE, maxima, (int)num_maxima, MPI_UINT32_T, MPI_MAX, ranks.work,
+                       &r[1]);
     wait_for(2, r, "the sum over the ranks");
     return AMP_OK;
 }
@@ -230,36 +218,29 @@ static void leave_ranks(void) {
 
 /* ------------------------------------------------------------------------------------- trainer */
 
-/* How one tensor travels. Gradients: an all-to-all; models: an all-gather. */
+/* What is open of a tensor, with four numbers for each rank, which MPI reads until it is over. */
 typedef struct route {
-    int        *count, *at;      /* of each rank's range: elements, and the first           */
-    int        *sends, *sent_at; /* what each rank sends me; where it goes                  */
-    void       *grad, *part;     /* of all elements; what all ranks sent of my range        */
-    float      *sums;            /* of my micro-batches, n elements each                    */
-    size_t      n, own;          /* elements; those in my range                             */
-    MPI_Request gradient, model;
+    void       *grad;
+    MPI_Request open[OPEN];
+    int         num_open, *numbers[OPEN];
 } route;
 
 typedef struct trainer {
     const options *o;
     mlp            net;
-    MPI_Datatype   wire;            /* as the bits of net.type                                */
-    size_t         size;            /* bytes of one                                           */
-    adding         adds;            /* micro-batches, on each rank                            */
-    route          routes[TENSORS]; /* 2 l: the weight of layer l; 2 l + 1: its bias          */
-    int           *nothing;         /* a 0 for each rank: what an idle rank sends             */
-    double        *loss;            /* of each micro-batch of the step, 0 if it is elsewhere  */
-    double         sent, got, model_bytes; /* on this rank's link                             */
-    double         waited;          /* seconds for gradients                                  */
-    amp_optimizer  opt;
-    char           problem[AMP_PROBLEM_SIZE];
+    zero           z;
+    route          routes[TENSORS]; /* 2 l: the weight of layer l; 2 l + 1: its bias            */
+    double        *loss;            /* of each micro-batch of the step, 0 if it is elsewhere    */
+    double         sent, got, model_bytes; /* on this rank's link                               */
+    double         waited;          /* seconds for gradients, in zero_step                      */
+    int            in_step;
     size_t         num_params;
     memory         bytes;
 } trainer;
 
 static amp_status status_of(const trainer *t) {
     amp_status s;
-    check(amp_optimizer_status(&t->opt, &s));
+    check(amp_optimizer_status(&t->z.opt, &s));
     return s;
 }
 
@@ -274,22 +255,49 @@ static void count_free(void *total, void *bytes) {
     free(bytes);
 }
 
-/* The weight is only read, in prepare; gradients come in parts, by amp_optimizer_accumulate. */
-static void add_tensor(trainer *t, int i, size_t count, float *weight) {
-    static const char *const names[TENSORS] = {"in", "in bias", "hidden", "hidden bias",
-                                               "out", "out bias"};
-    amp_tensor tensor = {0};
-    tensor.name       = names[i];
-    tensor.n          = count;
-    tensor.weight     = weight;
-    tensor.grad_later = 1;
-    tensor.keep_fp32  = i % 2;
-    check(amp_optimizer_add(&t->opt, &tensor));
-    t->routes[i].n    = count;
-    t->routes[i].grad = need(count, t->size);
-    t->num_params += count;
-    t->bytes.models += (double)(count * (i % 2 ? sizeof(float) : t->size));
-    t->bytes.halves += (double)(count * t->size);
+static amp_result wait_for_tensor(void *user, int i) {
+    trainer     *t = user;
+    route       *w = &t->routes[i];
+    const double before = ranks.waited;
+    wait_for(w->num_open, w->open, "an exchange of gradients or models");
+    if (t->in_step) t->waited += ranks.waited - before;
+    w->num_open = 0;
+    return AMP_OK;
+}
+
+/* Bytes and places of spans that are not empty, as MPI wants them; returns where they begin. (For
+   Open MPI, what is sent from where something is received is MPI_IN_PLACE.) */
+static char *numbers_of(const zero_span *spans, int *bytes, int *at) {
+    char *begin = NULL;
+    for (int r = 0; r < ranks.count; r++)
+        if (spans[r].bytes && (!begin || spans[r].at < begin)) begin = spans[r].at;
+    for (int r = 0; r < ranks.count; r++) {
+        bytes[r] = (int)spans[r].bytes; /* --width has a limit */
+        at[r]    = spans[r].bytes ? (int)(spans[r].at - begin) : 0;
+    }
+    return begin;
+}
+
+static amp_result exchange(void *user, int i, int model, const zero_span *to,
+                           const zero_span *from) {
+    const int n = ranks.count;
+    trainer  *t = user;
+    route    *w = &t->routes[i];
+    double    out = 0, in = 0;
+    if (w->num_open == OPEN) wait_for_tensor(t, i);
+    int  *numbers = w->numbers[w->num_open];
+    char *sends = numbers_of(to, numbers, numbers + n);
+    char *gets = numbers_of(from, numbers + 2 * n, numbers + 3 * n);
+    for (int r = 0; r < n; r++) {
+        if (r == ranks.rank) continue;
+        out += (double)to[r].bytes;
+        in += (double)from[r].bytes;
+    }
+    if (model) t->model_bytes += out > in ? out : in;
+    else t->sent += out, t->got += in;
+    MPI_Ialltoallv(sends, numbers, numbers + n, MPI_BYTE, gets, numbers + 2 * n, numbers + 3 * n,
+                   MPI_BYTE, ranks.work, &w->open[w->num_open++]);
+    return AMP_OK;
 }
 
 /* All ranks make the same weights from the same seed, and keep what is theirs. */
@@ -298,234 +306,112 @@ static void add_layers(trainer *t) {
     uint64_t rng = 1;
     for (int i = 0; i < TENSORS; i++) {
         const size_t l = (size_t)i / 2, in = t->net.width[l], out = t->net.width[l + 1];
-        weight[i] = i % 2 ? need(out, sizeof(float)) : mlp_weight(&t->net, l, &rng);
-        add_tensor(t, i, i % 2 ? out : in * out, weight[i]);
+        amp_tensor   tensor = {0};
+        weight[i]        = i % 2 ? need(out, sizeof(float)) : mlp_weight(&t->net, l, &rng);
+        tensor.name      = tensor_names[i];
+        tensor.n         = i % 2 ? out : in * out;
+        tensor.weight    = weight[i];
+        tensor.grad_type = t->net.type;
+        tensor.keep_fp32 = i % 2;
+        check(zero_add(&t->z, &tensor));
+        t->routes[i].grad = need(tensor.n, amp_dtype_size(t->net.type));
+        for (int k = 0; k < OPEN; k++)
+            t->routes[i].numbers[k] = need(4 * (size_t)ranks.count, sizeof(int));
+        t->num_params += tensor.n;
     }
-    const amp_result result = amp_optimizer_prepare(&t->opt);
-    if (result != AMP_OK) fail(1, amp_result_string(result), t->problem, "start all ranks alike");
+    const amp_result result = zero_prepare(&t->z);
+    if (result != AMP_OK) fail(1, amp_result_string(result), t->z.problem, "start all ranks alike");
     for (int i = 0; i < TENSORS; i++) free(weight[i]);
 }
 
-/* Room for the sums of this rank's micro-batches, and for what all ranks send it to add. */
-static void plan_sums(trainer *t, route *w) {
-    const size_t parts = (size_t)(t->o->micro / t->adds.each), sums = (size_t)t->adds.sums;
-    const size_t size  = sums ? sizeof(float) : t->size, all = parts * w->own * size;
-    if (sums) w->sums = need(sums * w->n, sizeof(float));
-    w->part = ranks.count > 1 ? need(parts * w->own, size) : sums ? (void *)w->sums : w->grad;
-    t->bytes.halves += (double)(sums * w->n * sizeof(float) + (ranks.count > 1 ? all : 0));
-}
-
-/* Ranks that are to send halves to each other have to know each other's ranges. */
-static void plan_route(trainer *t, int i) {
-    const size_t count = (size_t)ranks.count;
-    route       *w = &t->routes[i];
-    int         *all = need(2 * count, sizeof(int)), mine[2];
-    size_t       first;
-    amp_optimizer_range(&t->opt, i, &first, &w->own);
-    mine[0] = (int)w->own; /* --width has a limit */
-    mine[1] = (int)first;
-    w->gradient = MPI_REQUEST_NULL;
-    MPI_Iallgather(mine, 2, MPI_INT, all, 2, MPI_INT, ranks.work, &w->model);
-    wait_for(1, &w->model, "the exchange of ranges");
-    w->count   = need(4 * count, sizeof(int));
-    w->at      = w->count + count;
-    w->sends   = w->at + count;
-    w->sent_at = w->sends + count;
-    for (size_t r = 0; r < count; r++) {
-        w->count[r]   = all[2 * r];
-        w->at[r]      = all[2 * r + 1];
-        w->sent_at[r] = (int)(r * w->own);
-    }
-    plan_sums(t, w);
-    t->bytes.own += (double)w->own;
-    free(all);
-}
-
 static void trainer_init(trainer *t, const options *o, const dataset *data) {
-    const amp_ranks    shares = {ranks.rank, ranks.count, reduce_over_ranks, NULL, 0};
-    amp_optimizer_desc desc   = {0};
-    t->o    = o;
-    t->wire = o->dtype == AMP_F32 ? MPI_FLOAT : MPI_UINT16_T;
-    t->size = amp_dtype_size((amp_dtype)o->dtype);
-    t->adds = adding_of(o->micro, ranks.count);
+    const zero_ranks   network = {ranks.rank, ranks.count, t, reduce_over_ranks, exchange,
+                                  wait_for_tensor, NULL, NULL, NULL, NULL, NULL};
+    amp_optimizer_desc desc = {0};
+    t->o = o;
     mlp_init(&t->net, data, (amp_dtype)o->dtype, o->batch, o->width);
     t->net.pause = beat;
 
     desc.dtype     = t->net.type;
     desc.kind      = AMP_KIND_ADAMW;
     desc.max_norm  = o->clip;
-    desc.ranks     = &shares;
     desc.allocator = (amp_allocator){count_malloc, count_free, &t->bytes.optimizer};
-    desc.problem   = t->problem;
     if (o->dtype == AMP_F16) desc.scaler.growth_interval = 20; /* default 2000: for longer runs */
     else desc.scaler.preset = AMP_PRESET_NONE;
-    check(amp_optimizer_init(&t->opt, &desc));
+    check(zero_init(&t->z, &desc, &network, o->micro));
     add_layers(t);
-    for (int i = 0; i < TENSORS; i++) plan_route(t, i);
-    t->nothing = need((size_t)ranks.count, sizeof(int));
-    t->loss    = need((size_t)o->micro, sizeof(double));
+    count_memory(&t->bytes, &t->z);
+    t->loss = need((size_t)o->micro, sizeof(double));
 }
 
 static void trainer_free(trainer *t) {
     for (int i = 0; i < TENSORS; i++) {
-        route *w = &t->routes[i];
-        if (ranks.count > 1) free(w->part);
-        free(w->sums);
-        free(w->grad);
-        free(w->count);
+        free(t->routes[i].grad);
+        for (int k = 0; k < OPEN; k++) free(t->routes[i].numbers[k]);
     }
-    free(t->nothing);
     free(t->loss);
     mlp_free(&t->net);
-    amp_optimizer_free(&t->opt);
-}
-
-/* ------------------------------------------------------------------------------- two exchanges */
-
-static int has_work(const trainer *t, int rank, int round) {
-    return micro_of(&t->adds, ranks.count, rank, round) < t->o->micro;
-}
-
-static void add(float *sum, const void *x, amp_dtype type, size_t n) {
-    float        wide[1024];
-    const size_t size = amp_dtype_size(type);
-    for (size_t i = 0, some; i < n; i += some) {
-        some = n - i < 1024 ? n - i : 1024;
-        check(amp_cast(wide, AMP_F32, (const char *)x + i * size, type, some));
-        for (size_t k = 0; k < some; k++) sum[i + k] += wide[k];
-    }
-}
-
-static void add_own(trainer *t, route *w, int round) {
-    addend to  = addend_of(&t->adds, round);
-    float *sum = w->sums + (size_t)to.sum * w->n;
-    if (to.first) memset(sum, 0, w->n * sizeof *sum);
-    add(sum, w->grad, t->net.type, w->n);
-    for (; to.pairs; to.pairs--, sum -= w->n) add(sum - w->n, sum, AMP_F32, w->n);
-}
-
-/* Where backward writes a gradient: the one before has been sent. */
-static void *gradient(trainer *t, size_t i) {
-    wait_for(1, &t->routes[i].gradient, "the exchange of gradients");
-    return t->routes[i].grad;
-}
-
-/* The gradient of a tensor is there: send each rank the part that it owns, while backward goes on;
-   or add it, and send the sum of the last. In the last round some ranks have no micro-batch; they
-   send nothing, not zeros. */
-static void send_gradient(trainer *t, size_t i, int round) {
-    route       *w     = &t->routes[i];
-    const int    adds  = t->adds.each > 1;
-    const int   *mine  = has_work(t, ranks.rank, round) ? w->count : t->nothing;
-    const size_t size  = adds ? sizeof(float) : t->size;
-    const size_t first = adds ? 0 : (size_t)(round * ranks.count) * w->own * size;
-    MPI_Datatype wire  = adds ? MPI_FLOAT : t->wire;
-    if (adds) add_own(t, w, round);
-    if (ranks.count == 1 || (adds && round + 1 < t->adds.each)) return;
-    for (int r = 0; r < ranks.count; r++) {
-        w->sends[r] = has_work(t, r, round) ? (int)w->own : 0;
-        if (r == ranks.rank) continue;
-        t->sent += (double)mine[r] * (double)size;
-        t->got += (double)w->sends[r] * (double)size;
-    }
-    MPI_Ialltoallv(adds ? (void *)w->sums : w->grad, mine, w->at, wire, (char *)w->part + first,
-                   w->sends, w->sent_at, wire, ranks.work, &w->gradient);
-}
-
-/* Add what the ranks sent in their order, which is that of the micro-batches. */
-static void add_parts(trainer *t, size_t i) {
-    route       *w      = &t->routes[i];
-    const double before = ranks.waited;
-    wait_for(1, &w->gradient, "the exchange of gradients");
-    t->waited += ranks.waited - before;
-    check(amp_optimizer_accumulate(&t->opt, (int)i, w->part, w->own,
-                                   (size_t)(t->o->micro / t->adds.each),
-                                   t->adds.each > 1 ? AMP_F32 : t->net.type));
-}
-
-/* Each rank gives the part of the models that it has updated; forward waits, for a layer at a time.
-   The models are the optimizer's, and this is where others write to them. */
-static void gather_models(trainer *t) {
-    for (int i = 0; i < TENSORS && ranks.count > 1; i++) {
-        route       *w    = &t->routes[i];
-        const size_t size = i % 2 ? sizeof(float) : t->size, others = (size_t)ranks.count - 1;
-        const size_t out  = w->own * others, in = w->n - w->own;
-        t->model_bytes += (double)((out > in ? out : in) * size);
-        MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL,
-                        (void *)(uintptr_t)amp_optimizer_model(&t->opt, i), w->count, w->at,
-                        i % 2 ? MPI_FLOAT : t->wire, ranks.work, &w->model);
-    }
-}
-
-static const void *model(trainer *t, size_t i) {
-    if (ranks.count > 1) wait_for(1, &t->routes[i].model, "the exchange of models");
-    return amp_optimizer_model(&t->opt, (int)i);
+    zero_free(&t->z);
 }
 
 /* -------------------------------------------------------------------- micro-batches and steps */
 
 static void forward(trainer *t, size_t rows, const uint64_t *number) {
     for (size_t l = 0; l < LAYERS; l++) {
-        const void *weight = model(t, 2 * l), *bias = model(t, 2 * l + 1);
+        const void *weight = zero_model(&t->z, 2 * (int)l);
+        const void *bias   = zero_model(&t->z, 2 * (int)l + 1);
         mlp_forward(&t->net, l, rows, weight, (const float *)bias, number);
         beat();
     }
 }
 
 /* --plant: what this rank itself owns overflows, and nobody else's check will see it. */
-static void plant(trainer *t, size_t i) {
-    static const uint32_t infinity[] = {0x7f800000u, 0x7c00u, 0x7f80u};
-    const route          *w = &t->routes[i];
-    const uint16_t        half = (uint16_t)infinity[t->net.type];
-    if (w->own > 0)
-        memcpy((char *)w->grad + (size_t)w->at[ranks.rank] * t->size,
-               t->net.type == AMP_F32 ? (const void *)&infinity[0] : &half, t->size);
+static void plant(trainer *t, int i) {
+    const size_t size = amp_dtype_size(t->net.type);
+    if (t->z.tensors[i].own > 0)
+        memcpy((char *)t->routes[i].grad + t->z.tensors[i].first * size,
+               infinity_of(t->net.type), size);
 }
 
-static void backward(trainer *t, int round, int planted) {
-    for (size_t l = LAYERS; l-- > 0;) {
-        const size_t i = 2 * l;
-        mlp_gradient(&t->net, l, gradient(t, i), gradient(t, i + 1));
-        for (size_t k = i; k < i + 2; k++) {
-            if (planted) plant(t, k);
-            if (!t->o->late) send_gradient(t, k, round);
-        }
-        if (l > 0) mlp_back(&t->net, l, model(t, i));
+/* The gradients of a layer are there: their owners get them, while backward goes on. */
+static void give_gradients(trainer *t, int l) {
+    for (int i = 2 * l + 1; i >= 2 * l; i--) check(zero_gradient(&t->z, i, t->routes[i].grad));
+}
+
+static void backward(trainer *t, int planted) {
+    for (int l = LAYERS; l-- > 0;) {
+        route *w = &t->routes[2 * l];
+        for (int i = 2 * l; i < 2 * l + 2; i++) check(zero_wait(&t->z, i)); /* the one before */
+        mlp_gradient(&t->net, (size_t)l, w[0].grad, w[1].grad);
+        for (int i = 2 * l; i < 2 * l + 2 && planted; i++) plant(t, i);
+        if (!t->o->late) give_gradients(t, l);
+        if (l > 0) mlp_back(&t->net, (size_t)l, zero_model(&t->z, 2 * l));
         beat();
     }
+    for (int l = LAYERS; l-- > 0 && t->o->late;) give_gradients(t, l);
 }
 
 /* The loss is a mean over all images of the step, so that no sum of gradients, wherever it is made,
    is larger than that of the whole. */
-static void run_micro(trainer *t, uint64_t step, int micro, int round) {
+static void run_micro(trainer *t, uint64_t step, int micro) {
     const options *o       = t->o;
     const uint64_t number  = step * (uint64_t)o->micro + (uint64_t)micro;
-    const int      planted = round == 0 && (uint64_t)o->plant_step == step &&
+    const int      planted = micro == t->z.first && (uint64_t)o->plant_step == step &&
                         o->plant_rank == ranks.rank;
     const float images = (float)o->batch * (float)o->micro;
     mlp_load(&t->net, number);
     forward(t, t->net.rows, &number);
-    t->loss[micro] = mlp_loss(&t->net, amp_optimizer_loss_scale(&t->opt) / images);
-    backward(t, round, planted);
+    t->loss[micro] = mlp_loss(&t->net, amp_optimizer_loss_scale(&t->z.opt) / images);
+    backward(t, planted);
 }
 
 static void train_step(trainer *t, uint64_t step) {
-    const int rounds = rounds_of(&t->adds, t->o->micro, ranks.count);
     ranks.step = (long)step;
     memset(t->loss, 0, (size_t)t->o->micro * sizeof *t->loss);
-    for (int round = 0; round < rounds; round++) {
-        const int works = has_work(t, ranks.rank, round);
-        if (works)
-            run_micro(t, step, micro_of(&t->adds, ranks.count, ranks.rank, round), round);
-        if (works && !t->o->late) continue;
-        for (size_t i = TENSORS; i-- > 0;) { /* idle, but all ranks have to post the same */
-            (void)gradient(t, i ^ 1);        /* exchanges in the same order */
-            send_gradient(t, i ^ 1, round);
-        }
-    }
-    for (size_t i = 0; i < TENSORS; i++) add_parts(t, i);
-    check(amp_optimizer_step(&t->opt, learning_rate)); /* reduce_over_ranks is called in here */
-    gather_models(t);
+    for (int m = t->z.first; m < t->z.first + t->z.each; m++) run_micro(t, step, m);
+    t->in_step = 1;
+    check(zero_step(&t->z, learning_rate));
+    t->in_step = 0;
 }
 
 /* The mean of the step, of which each rank has a part: added in the order of micro-batches. */
@@ -538,26 +424,19 @@ static double loss_of_step(trainer *t) {
 
 /* ---------------------------------------------------------------------------- interrupted runs */
 
-/* The state is amp.h's alone; the numbers of the micro-batches follow from its counts of steps. */
-static void save(const trainer *t, const char *path) {
+/* The numbers of the micro-batches follow from the counts of steps, which are saved. */
+static void save(trainer *t, const char *path) {
     errno = 0;
-    const amp_result result = amp_optimizer_save_file(&t->opt, path);
+    const amp_result result = zero_save(&t->z, path);
     int              full   = errno == ENOSPC; /* on any rank */
     if (result == AMP_OK) return;
     MPI_Allreduce(MPI_IN_PLACE, &full, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    fail(1, path,
-         full ? strerror(ENOSPC) : t->problem[0] ? t->problem : amp_result_string(result),
-         "choose a file that can be written with --save");
+    cannot_save(&t->z, path, result, full);
 }
 
 static void resume(trainer *t, const char *path) {
-    const amp_result result = amp_optimizer_load_file(&t->opt, path);
-    if (result == AMP_ERROR_MISMATCH)
-        fail(1, path, t->problem, "give the other options as when it was saved");
-    if (result != AMP_OK)
-        fail(1, path, t->problem[0] ? t->problem : amp_result_string(result),
-             "give a file that --save wrote");
-    gather_models(t);
+    const amp_result result = zero_load(&t->z, path);
+    if (result != AMP_OK) cannot_resume(&t->z, path, result);
 }
 
 /* --------------------------------------------------------------------------- what rank 0 says */
@@ -584,14 +463,15 @@ static double *of_all_ranks(const double *mine, size_t count) {
 
 /* That of the rank which has most. */
 static memory largest_memory(const trainer *t) {
-    const double mine[3] = {t->bytes.optimizer, t->bytes.own, t->bytes.halves};
-    double      *all     = of_all_ranks(mine, 3);
-    memory       most    = t->bytes;
+    const double mine[] = {t->bytes.optimizer, t->bytes.own, t->bytes.slices, t->bytes.sent};
+    double      *all    = of_all_ranks(mine, 4);
+    memory       most   = t->bytes;
     for (int r = 0; r < ranks.count; r++) {
-        if (all[3 * r] <= most.optimizer) continue;
-        most.optimizer = all[3 * r];
-        most.own       = all[3 * r + 1];
-        most.halves    = all[3 * r + 2];
+        if (all[4 * r] <= most.optimizer) continue;
+        most.optimizer = all[4 * r];
+        most.own       = all[4 * r + 1];
+        most.slices    = all[4 * r + 2];
+        most.sent      = all[4 * r + 3];
     }
     free(all);
     return most;
@@ -602,17 +482,17 @@ static memory largest_memory(const trainer *t) {
 static void print_links(const trainer *t, double steps) {
     const double mine[3] = {t->sent > t->got ? t->sent : t->got, t->model_bytes, t->waited};
     const double n = ranks.count, once = (double)t->num_params * (n - 1) / n;
-    const int    rounds  = rounds_of(&t->adds, t->o->micro, ranks.count);
-    const double formula = once * (t->adds.each > 1 ? 4.0 : (double)t->size * rounds);
-    double      *all = of_all_ranks(mine, 3), most[3] = {0, 0, 0};
+    const int    most = (t->z.blocks - 1) / ranks.count + 1; /* blocks of a rank */
+    const double formula = once * (double)t->z.tensors[0].sent_size * most;
+    double      *all = of_all_ranks(mine, 3), largest[3] = {0, 0, 0};
     for (int i = 0; i < 3 * ranks.count; i++)
-        if (all[i] > most[i % 3]) most[i % 3] = all[i];
+        if (all[i] > largest[i % 3]) largest[i % 3] = all[i];
     free(all);
     if (ranks.rank || ranks.count == 1 || steps < 1.0) return;
     printf("link ddp: ranks %d micro %d bytes a step: gradients %.0f = %.3f of the formula's, "
            "models %.0f = %.3f; waited %.2f s for gradients\n", ranks.count, t->o->micro,
-           most[0] / steps, most[0] / steps / formula, most[1] / steps,
-           most[1] / steps / once / (double)t->size, most[2]);
+           largest[0] / steps, largest[0] / steps / formula, largest[1] / steps,
+           largest[1] / steps / once / (double)t->z.tensors[0].wide, largest[2]);
 }
 
 static void train(trainer *t) {
@@ -633,7 +513,7 @@ static void train(trainer *t) {
         if (says) print_row((int)step, loss, &s);
     }
     if (o->save) save(t, o->save);
-    for (size_t i = 0; i < TENSORS; i++) model(t, i); /* that of the last step has arrived */
+    for (int i = 0; i < TENSORS; i++) check(zero_wait(&t->z, i)); /* the last models have come */
     print_links(t, (double)o->steps - first);
     if (!says) return;
     printf("\n  %.2f s, of which rank 0 waited %.2f s for others\n", seconds() - start,

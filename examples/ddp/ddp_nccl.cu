@@ -4,7 +4,7 @@
    over the ranks and the decision to skip never wait for the host, which is one step ahead.
 
    READ  ddp_mpi.c first: its head says what travels and how far that scales. Here: ranks (how NCCL
-   is watched), kernels, the network, the two exchanges, a micro-batch, rounds and steps.
+   is watched), kernels, what zero.h asks of a GPU and of NCCL, the network, a micro-batch, steps.
 
    BUILD AND RUN, in the directory of amp.h; the variables are named as torchrun names them:
 
@@ -17,10 +17,9 @@
    of the run into it, and each rank its pulse into DDP_ID.RANK. Without these variables there is
    one rank; with DDP_ID alone there is one that goes through NCCL.
 
-   OVERLAP  Exchanges run on a stream of their own. It waits for the event behind a layer's
-   gradient, and the stream of the products waits for the event behind an exchange: before parts are
-   added, and before a layer's model is read. That costs the memory that ddp_mpi.c gives, and the
-   multiprocessors on which NCCL copies while backward runs.
+   OVERLAP  Exchanges run on a stream of their own. It waits for the event behind a gradient, and
+   the stream of the products for the event behind an exchange, before blocks are added or a model
+   is read. That costs the memory that ddp_mpi.c gives, and the multiprocessors on which NCCL copies.
 
    FAILURE  The host never waits for a stream blindly: it polls an event, and NCCL's own errors,
    until the deadline; then it says whose pulse is oldest, aborts the communicator and ends. Each
@@ -36,9 +35,11 @@ static void end_rank(int code);
 #include "amp.h"
 
 #include "../support/train_data.h"
-#include "ddp_report.h" /* options, table, memory */
+#include "ddp_report.h" /* options, table, memory; zero.h */
 
 #include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <nccl.h>
 
@@ -47,7 +48,6 @@ static void end_rank(int code);
 #include <math.h>
 #include <sched.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LAYERS = 3, TENSORS = 2 * LAYERS, HANG_SECONDS = 10 };
@@ -65,18 +65,12 @@ static struct ranks {
     cudaEvent_t  done, stepped[2];
     amp_backend  backend;
     cublasHandle_t cublas;
-    int          patient; /* wait for the sum over ranks, since amp.h will do so blindly */
+    int          patient; /* in set-up, save, load: amp.h and zero.h would wait blindly */
 } ranks;
 
 static void end_rank(int code) {
     if (ranks.comm) ncclCommAbort(ranks.comm);
     _exit(code); /* no destructor waits for a stream that never ends */
-}
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void pulse_path(char *path, int rank) { sprintf(path, "%.480s.%d", ranks.id, rank); }
@@ -113,7 +107,7 @@ static void give_up(const char *what) {
     if (oldest)
         sprintf(problem + length, "last heard of %.0f s ago", difftime(time(NULL), oldest));
     else sprintf(problem + length, "never heard of");
-    fail(3, subject, problem, "the last set that was saved is whole; --resume it");
+    fail(3, subject, problem, "the last checkpoint is whole; --resume it");
 }
 
 /* Poll until ready says so. A pause of more than a second between two looks is no waiting. */
@@ -233,15 +227,15 @@ static void leave_ranks(void) {
     remove(path);
 }
 
-/* amp_ranks.reduce_fn: queued behind the check and in front of the decision, on one stream. */
-static amp_result reduce_over_ranks(void *user, double *sums, size_t num_sums, uint32_t *maxima,
+/* Queued behind the check and in front of the decision, on one stream. */
+static amp_result reduce_over_ranks(void *, double *sums, size_t num_sums, uint32_t *maxima,
                                     size_t num_maxima) {
-    (void)user;
     if (!ranks.comm) return AMP_OK;
     queue(ncclGroupStart());
     queue(ncclAllReduce(sums, sums, num_sums, ncclDouble, ncclSum, ranks.comm, ranks.work));
     if (num_maxima)
-        queue(ncclAllReduce(maxima, maxima, num_maxima, ncclUint32, ncclMax, ranks.comm, ranks.work));
+        queue(ncclAllReduce(maxima, maxima, num_maxima, ncclUint32, ncclMax, ranks.comm,
+                            ranks.work));
     must(ncclGroupEnd());
     if (ranks.patient) settle("the sum over the ranks");
     return AMP_OK;
@@ -307,10 +301,6 @@ static __global__ void add_losses_kernel(double *sum, const double *loss, size_t
     }
 }
 
-static __global__ void add_kernel(float *sum, const float *x, size_t n) {
-    FOR_EACH(i, n) sum[i] += x[i];
-}
-
 static __global__ void add_rows_kernel(float *sum, const float *z, size_t rows, size_t width) {
     FOR_EACH(j, width) {
         float s = 0.0f;
@@ -319,17 +309,42 @@ static __global__ void add_rows_kernel(float *sum, const float *z, size_t rows, 
     }
 }
 
+/* zero_join, an element for a thread. */
+static __global__ void join_kernel(float *top, size_t stride, int joins, const void *x, int type,
+                                   size_t n) {
+    FOR_EACH(i, n) {
+        float *below = top + i;
+        float  sum = type == AMP_F16    ? __half2float(((const __half *)x)[i])
+                     : type == AMP_BF16 ? __bfloat162float(((const __nv_bfloat16 *)x)[i])
+                                        : ((const float *)x)[i];
+        for (int j = 0; j < joins; j++) {
+            below -= stride;
+            sum += *below;
+        }
+        *below = sum;
+    }
+}
+
+/* zero_total, by a block of 256: a lane for a thread. */
+static __global__ void total_kernel(double *sum, const double *squares, size_t count) {
+    __shared__ double lanes[256];
+    double            lane = 0.0;
+    for (size_t c = threadIdx.x; c < count; c += 256) lane += squares[c];
+    lanes[threadIdx.x] = lane;
+    for (unsigned pair = 128; pair; pair /= 2) {
+        __syncthreads();
+        if (threadIdx.x < pair) lanes[threadIdx.x] += lanes[threadIdx.x + pair];
+    }
+    if (threadIdx.x == 0) *sum = lanes[0];
+}
+
 /* ------------------------------------------------------------------------------------- network
    Layer l:  z = act[l] W + b;  the last layer's z, in fp32, is the output; otherwise
    act[l + 1] = dropout(relu(z)). Tensor 2 l is the weight of layer l, 2 l + 1 its bias.          */
 
 typedef struct route {
-    size_t     *count, *at;     /* of each rank's range: elements, and the first       */
-    char       *grad, *part;    /* of all elements; what all ranks sent of my range    */
-    float      *sums;           /* of my micro-batches, n elements each                */
-    size_t      n, own;
-    cudaEvent_t ready, arrived; /* the gradient is there; so is what the others sent   */
-    cudaEvent_t gathered;       /* so is the model                                     */
+    char       *grad;
+    cudaEvent_t ready, over; /* what is sent is there; what is open of the tensor is over */
 } route;
 
 static struct net {
@@ -338,14 +353,11 @@ static struct net {
     amp_dtype      type;
     size_t         size, width[LAYERS + 1], rows, num_params;
     float         *image, *wide, *sum, *out; /* all images; two batches; a row; logits */
-    float         *addend;                   /* a gradient in fp32 */
-    adding         adds;                     /* micro-batches, on each rank */
     int           *labels, *label;
     void          *act[LAYERS], *delta[2];
     double        *loss, *row_loss;
     route          routes[TENSORS];
-    amp_optimizer  opt;
-    char           problem[AMP_PROBLEM_SIZE];
+    zero           z;
     memory         bytes;
 } net;
 
@@ -362,101 +374,93 @@ static void to_device(void *dst, const void *src, size_t num_bytes) {
     settle("a copy to the GPU");
 }
 
-/* Each rank's ranges, as sums in which every other rank has 0: exact up to 2^53. */
-static void plan_routes(void) {
-    const size_t count = (size_t)ranks.count, num = 2 * TENSORS * count;
-    const size_t parts = (size_t)(net.o->micro / net.adds.each), sums = (size_t)net.adds.sums;
-    const size_t size  = sums ? sizeof(float) : net.size;
-    double      *all = (double *)need(num, sizeof *all);
-    double      *on_device = (double *)device_alloc(num, sizeof *on_device);
-    for (int i = 0; i < TENSORS; i++) {
-        size_t first, own;
-        amp_optimizer_range(&net.opt, i, &first, &own);
-        all[2 * (TENSORS * ranks.rank + i)]     = (double)own;
-        all[2 * (TENSORS * ranks.rank + i) + 1] = (double)first;
-    }
-    to_device(on_device, all, num * sizeof *all);
-    must(reduce_over_ranks(NULL, on_device, num, NULL, 0));
-    must(cudaMemcpy(all, on_device, num * sizeof *all, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < TENSORS; i++) {
-        route *w = &net.routes[i];
-        w->count = (size_t *)need(2 * count, sizeof *w->count);
-        w->at    = w->count + count;
-        for (size_t r = 0; r < count; r++) {
-            w->count[r] = (size_t)all[2 * (TENSORS * r + i)];
-            w->at[r]    = (size_t)all[2 * (TENSORS * r + i) + 1];
-        }
-        w->own  = w->count[ranks.rank];
-        if (sums) w->sums = (float *)device_alloc(sums * w->n, sizeof(float));
-        w->part = count > 1 ? (char *)device_alloc(parts * w->own, size)
-                            : sums ? (char *)w->sums : w->grad;
-        must(cudaEventCreateWithFlags(&w->ready, cudaEventDisableTiming));
-        must(cudaEventCreateWithFlags(&w->arrived, cudaEventDisableTiming));
-        must(cudaEventCreateWithFlags(&w->gathered, cudaEventDisableTiming));
-        net.bytes.own += (double)w->own;
-        net.bytes.halves += (double)(sums * w->n * sizeof(float));
-        if (count > 1) net.bytes.halves += (double)(parts * w->own * size);
-    }
-    must(cudaFree(on_device));
-    free(all);
+/* ---------------------------------------------------------- what zero.h asks of a GPU and NCCL */
+
+static void *allocate(void *, size_t num_bytes) { return device_alloc(num_bytes, 1); }
+
+static void release(void *, void *memory) { cudaFree(memory); }
+
+static amp_result copy(void *, void *to, const void *from, size_t num_bytes) {
+    if (ranks.patient) settle("a copy");
+    if (ranks.patient) must(cudaMemcpy(to, from, num_bytes, cudaMemcpyDefault));
+    else must(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDefault, ranks.work));
+    return AMP_OK;
 }
 
-static void add_tensor(int i, const char *name, size_t count, float *weight) {
-    amp_tensor t = {};
-    net.routes[i].n    = count;
-    net.routes[i].grad = (char *)device_alloc(count, net.size);
-    t.name       = name;
-    t.n          = count;
-    t.weight     = weight;
-    t.grad_later = 1; /* in parts, by amp_optimizer_accumulate */
-    t.keep_fp32  = i % 2;
-    must(amp_optimizer_add(&net.opt, &t));
-    net.num_params += count;
-    net.bytes.models += (double)(count * (i % 2 ? 4 : net.size));
-    net.bytes.halves += (double)(count * net.size);
+static amp_result join(void *, float *top, size_t stride, int joins, const void *x,
+                       amp_dtype type, size_t n) {
+    if (n) join_kernel<<<blocks_for(n), 256, 0, ranks.work>>>(top, stride, joins, x, (int)type, n);
+    return AMP_OK;
 }
 
-/* All ranks make the same weights from the same seed, and keep what is theirs. */
-static void add_layers(void) {
-    static const char *const names[TENSORS] = {"in", "in bias", "hidden", "hidden bias",
-                                               "out", "out bias"};
+static amp_result total(void *, double *sum, const double *squares, size_t count) {
+    total_kernel<<<1, 256, 0, ranks.work>>>(sum, squares, count);
+    return AMP_OK;
+}
+
+/* It begins when the work that is queued by now is done, and goes on beside it. */
+static amp_result exchange(void *, int i, int, const zero_span *to, const zero_span *from) {
+    must(cudaEventRecord(net.routes[i].ready, ranks.work));
+    must(cudaStreamWaitEvent(ranks.wire, net.routes[i].ready, 0));
+    queue(ncclGroupStart());
+    for (int r = 0; r < ranks.count; r++) {
+        if (to[r].bytes)
+            queue(ncclSend(to[r].at, to[r].bytes, ncclUint8, r, ranks.comm, ranks.wire));
+        if (from[r].bytes)
+            queue(ncclRecv(from[r].at, from[r].bytes, ncclUint8, r, ranks.comm, ranks.wire));
+    }
+    must(ncclGroupEnd());
+    must(cudaEventRecord(net.routes[i].over, ranks.wire));
+    return AMP_OK;
+}
+
+static amp_result wait_for_tensor(void *, int i) { /* the host does not */
+    must(cudaStreamWaitEvent(ranks.work, net.routes[i].over, 0));
+    return AMP_OK;
+}
+
+static void add_layers(void) { /* the same on all ranks, which keep what is theirs */
     float   *weight[TENSORS];
     uint64_t rng = 1;
-    size_t   before, after, total;
-    for (int l = 0; l < LAYERS; l++) {
-        const size_t in = net.width[l], out = net.width[l + 1];
-        float       *host = (float *)need(in * out, sizeof *host);
-        for (size_t i = 0; i < in * out; i++)
-            host[i] = sqrtf(6.0f / (float)in) * random_uniform(&rng);
-        weight[2 * l]     = (float *)device_alloc(in * out, sizeof(float));
-        weight[2 * l + 1] = (float *)device_alloc(out, sizeof(float));
-        to_device(weight[2 * l], host, in * out * sizeof(float));
-        free(host);
-        add_tensor(2 * l, names[2 * l], in * out, weight[2 * l]);
-        add_tensor(2 * l + 1, names[2 * l + 1], out, weight[2 * l + 1]);
+    size_t   before, after, total_bytes;
+    for (int i = 0; i < TENSORS; i++) {
+        const size_t in = net.width[i / 2], out = net.width[i / 2 + 1];
+        amp_tensor   t = {};
+        t.name      = tensor_names[i];
+        t.n         = i % 2 ? out : in * out;
+        t.grad_type = net.type;
+        t.keep_fp32 = i % 2;
+        t.weight = weight[i] = (float *)need(t.n, sizeof(float)); /* zero.h copies it */
+        for (size_t k = 0; k < t.n && i % 2 == 0; k++)
+            weight[i][k] = sqrtf(6.0f / (float)in) * random_uniform(&rng);
+        must(zero_add(&net.z, &t));
+        net.routes[i].grad = (char *)device_alloc(t.n, net.size);
+        must(cudaEventCreateWithFlags(&net.routes[i].ready, cudaEventDisableTiming));
+        must(cudaEventCreateWithFlags(&net.routes[i].over, cudaEventDisableTiming));
+        net.num_params += t.n;
     }
-    must(cudaMemGetInfo(&before, &total));
-    const amp_result result = amp_optimizer_prepare(&net.opt);
-    if (result != AMP_OK) fail(1, amp_result_string(result), net.problem, "start all ranks alike");
-    must(cudaMemGetInfo(&after, &total));
-    net.bytes.optimizer = (double)(before - after); /* in whole pages of the GPU */
-    for (int i = 0; i < TENSORS; i++) must(cudaFree(weight[i]));
+    must(cudaMemGetInfo(&before, &total_bytes));
+    const amp_result result = zero_prepare(&net.z);
+    if (result != AMP_OK)
+        fail(1, amp_result_string(result), net.z.problem, "start all ranks alike");
+    must(cudaMemGetInfo(&after, &total_bytes));
+    net.bytes.optimizer = (double)(before - after) - (double)net.z.used; /* in whole pages */
+    count_memory(&net.bytes, &net.z);
+    for (int i = 0; i < TENSORS; i++) free(weight[i]);
 }
 
 static void make_optimizer(void) {
-    const amp_ranks    shares = {ranks.rank, ranks.count, reduce_over_ranks, NULL, 0};
-    amp_optimizer_desc desc   = {};
-    desc.backend       = &ranks.backend;
-    desc.dtype         = net.type;
-    desc.kind          = AMP_KIND_ADAMW;
-    desc.max_norm      = net.o->clip;
-    desc.ranks         = &shares;
-    desc.problem       = net.problem;
+    const zero_ranks   network = {ranks.rank, ranks.count, NULL, reduce_over_ranks, exchange,
+                                  wait_for_tensor, allocate, release, copy, join, total};
+    amp_optimizer_desc desc = {};
+    desc.backend  = &ranks.backend;
+    desc.dtype    = net.type;
+    desc.kind     = AMP_KIND_ADAMW;
+    desc.max_norm = net.o->clip;
     if (net.type == AMP_F16) desc.scaler.growth_interval = 20; /* default 2000: for longer runs */
     else desc.scaler.preset = AMP_PRESET_NONE;
-    must(amp_optimizer_init(&net.opt, &desc));
+    must(zero_init(&net.z, &desc, &network, net.o->micro));
     add_layers();
-    plan_routes();
 }
 
 static void net_init(const options *o, const dataset *data) {
@@ -468,7 +472,6 @@ static void net_init(const options *o, const dataset *data) {
     net.rows = (size_t)o->batch;
     for (int l = 0; l <= LAYERS; l++)
         net.width[l] = l == 0 ? data->pixels : (size_t)(l == LAYERS ? NUM_CLASSES : o->width);
-    net.adds = adding_of(o->micro, ranks.count);
     make_optimizer();
     const size_t widest = net.width[0] > net.width[1] ? net.width[0] : net.width[1];
     net.image    = (float *)device_alloc(images * data->pixels, sizeof(float));
@@ -476,7 +479,6 @@ static void net_init(const options *o, const dataset *data) {
     net.label    = (int *)device_alloc(net.rows, sizeof(int));
     net.wide     = (float *)device_alloc(2 * net.rows * widest, sizeof(float));
     net.sum      = (float *)device_alloc(widest, sizeof(float));
-    if (net.adds.sums) net.addend = (float *)device_alloc(widest * net.width[1], sizeof(float));
     net.out      = (float *)device_alloc(net.rows * NUM_CLASSES, sizeof(float));
     net.loss     = (double *)device_alloc((size_t)o->micro, sizeof(double));
     net.row_loss = (double *)device_alloc(net.rows, sizeof(double));
@@ -489,89 +491,8 @@ static void net_init(const options *o, const dataset *data) {
 static amp_status status(void) {
     amp_status s;
     settle("a step");
-    must(amp_optimizer_status(&net.opt, &s));
+    must(amp_optimizer_status(&net.z.opt, &s));
     return s;
-}
-
-/* --------------------------------------------------------------------- the ranks' two exchanges */
-
-static int works(int rank, int round) {
-    return micro_of(&net.adds, ranks.count, rank, round) < net.o->micro;
-}
-
-static void add_own(route *w, int round) {
-    addend to  = addend_of(&net.adds, round);
-    float *sum = w->sums + (size_t)to.sum * w->n;
-    if (to.first) must(cudaMemsetAsync(sum, 0, w->n * sizeof *sum, ranks.work));
-    must(amp_cuda_cast(net.addend, AMP_F32, w->grad, net.type, w->n, ranks.work));
-    add_kernel<<<blocks_for(w->n), 256, 0, ranks.work>>>(sum, (const float *)net.addend, w->n);
-    for (; to.pairs; to.pairs--, sum -= w->n)
-        add_kernel<<<blocks_for(w->n), 256, 0, ranks.work>>>(sum - w->n, (const float *)sum,
-            w->n);
-}
-
-/* Where backward writes a gradient: the one before has been sent. */
-static char *gradient(int i) {
-    if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, net.routes[i].arrived, 0));
-    return net.routes[i].grad;
-}
-
-/* The gradient of a tensor is there, or will be when work comes so far: send each rank what it
-   owns; or add it, and send the sum of the last. A rank without a micro-batch sends nothing. */
-static void send_gradient(int i, int round) {
-    route       *w    = &net.routes[i];
-    const int    adds = net.adds.each > 1;
-    const size_t size = adds ? sizeof(float) : net.size;
-    const char  *from = adds ? (const char *)w->sums : w->grad;
-    if (adds) add_own(w, round);
-    if (ranks.count == 1 || (adds && round + 1 < net.adds.each)) return;
-    must(cudaEventRecord(w->ready, ranks.work));
-    must(cudaStreamWaitEvent(ranks.wire, w->ready, 0));
-    queue(ncclGroupStart());
-    for (int r = 0; r < ranks.count; r++) {
-        const size_t part = (size_t)(adds ? r : round * ranks.count + r) * w->own * size;
-        if (works(ranks.rank, round) && w->count[r])
-            queue(ncclSend(from + w->at[r] * size, w->count[r] * size, ncclUint8, r, ranks.comm,
-                           ranks.wire));
-        if (works(r, round) && w->own)
-            queue(ncclRecv(w->part + part, w->own * size, ncclUint8, r, ranks.comm, ranks.wire));
-    }
-    must(ncclGroupEnd());
-    must(cudaEventRecord(w->arrived, ranks.wire));
-}
-
-/* Add what the ranks sent in their order, which is that of the micro-batches. */
-static void add_parts(int i) {
-    route *w = &net.routes[i];
-    if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, w->arrived, 0));
-    must(amp_optimizer_accumulate(&net.opt, i, w->part, w->own,
-                                  (size_t)(net.o->micro / net.adds.each),
-                                  net.adds.each > 1 ? AMP_F32 : net.type));
-}
-
-/* Each rank gives the part of the models that it has updated; forward waits for a layer at a time.
-   The models are the optimizer's, and this is where others write to them. */
-static void gather_models(void) {
-    if (ranks.count == 1) return;
-    must(cudaEventRecord(ranks.done, ranks.work));
-    must(cudaStreamWaitEvent(ranks.wire, ranks.done, 0));
-    for (int i = 0; i < TENSORS; i++) {
-        route       *w = &net.routes[i];
-        char        *model = (char *)(uintptr_t)amp_optimizer_model(&net.opt, i);
-        const size_t size = i % 2 ? sizeof(float) : net.size;
-        queue(ncclGroupStart());
-        for (int r = 0; r < ranks.count; r++)
-            if (w->count[r])
-                queue(ncclBroadcast(model + w->at[r] * size, model + w->at[r] * size,
-                                    w->count[r] * size, ncclUint8, r, ranks.comm, ranks.wire));
-        must(ncclGroupEnd());
-        must(cudaEventRecord(w->gathered, ranks.wire));
-    }
-}
-
-static const void *model(int i) {
-    if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, net.routes[i].gathered, 0));
-    return amp_optimizer_model(&net.opt, i);
 }
 
 /* ---------------------------------------------------- a micro-batch: forward, loss and backward */
@@ -601,39 +522,37 @@ static void forward(size_t rows, const uint64_t *number) {
         const size_t in = net.width[l], out = net.width[l + 1];
         const int    last = l + 1 == LAYERS;
         float       *z = last ? net.out : net.wide;
-        multiply(0, 0, rows, out, in, net.act[l], model(2 * l), z, AMP_F32);
+        multiply(0, 0, rows, out, in, net.act[l], zero_model(&net.z, 2 * l), z, AMP_F32);
         activate_kernel<<<blocks_for(rows * out), 256, 0, ranks.work>>>(z,
-            (const float *)model(2 * l + 1), rows * out, out, number ? *number : 0, (uint64_t)l,
-            keep, last);
+            (const float *)zero_model(&net.z, 2 * l + 1), rows * out, out, number ? *number : 0,
+            (uint64_t)l, keep, last);
         if (!last) cast(net.act[l + 1], net.type, z, AMP_F32, rows * out);
     }
 }
 
 /* --plant: what this rank itself owns overflows, and nobody else's check will see it. */
 static void plant(int i) {
-    static const uint32_t infinity[] = {0x7f800000u, 0x7c00u, 0x7f80u};
-    const route          *w = &net.routes[i];
-    const uint16_t        half = (uint16_t)infinity[net.type];
-    if (w->own)
-        to_device(w->grad + w->at[ranks.rank] * net.size,
-                  net.type == AMP_F32 ? (const void *)&infinity[0] : &half, net.size);
+    if (net.z.tensors[i].own)
+        to_device(net.routes[i].grad + net.z.tensors[i].first * net.size, infinity_of(net.type),
+                  net.size);
 }
 
-static void backward(int round, int planted) {
+static void backward(int planted) {
     for (int l = LAYERS; l-- > 0;) {
         const size_t in = net.width[l], out = net.width[l + 1], count = net.rows * in;
         void        *above = net.delta[0], *below = net.delta[1];
-        multiply(1, 0, in, out, net.rows, net.act[l], above, gradient(2 * l), net.type);
+        for (int i = 2 * l; i < 2 * l + 2; i++) must(zero_wait(&net.z, i)); /* the one before */
+        multiply(1, 0, in, out, net.rows, net.act[l], above, net.routes[2 * l].grad, net.type);
         cast(net.wide, AMP_F32, above, net.type, net.rows * out);
         add_rows_kernel<<<blocks_for(out), 256, 0, ranks.work>>>(net.sum,
             (const float *)net.wide, net.rows, out);
-        cast(gradient(2 * l + 1), net.type, net.sum, AMP_F32, out);
-        for (int i = 2 * l; i < 2 * l + 2; i++) {
+        cast(net.routes[2 * l + 1].grad, net.type, net.sum, AMP_F32, out);
+        for (int i = 2 * l + 1; i >= 2 * l; i--) {
             if (planted) plant(i);
-            send_gradient(i, round);
+            must(zero_gradient(&net.z, i, net.routes[i].grad));
         }
         if (l == 0) return;
-        multiply(0, 1, net.rows, in, out, above, model(2 * l), net.wide, AMP_F32);
+        multiply(0, 1, net.rows, in, out, above, zero_model(&net.z, 2 * l), net.wide, AMP_F32);
         cast(net.wide + count, AMP_F32, net.act[l], net.type, count);
         relu_back_kernel<<<blocks_for(count), 256, 0, ranks.work>>>(net.wide,
             (const float *)net.wide + count, count, 1.0f - dropped);
@@ -643,41 +562,31 @@ static void backward(int round, int planted) {
     }
 }
 
-/* ----------------------------------------------------------------------------- rounds and steps */
+/* --------------------------------------------------------------------------------------- steps */
 
-static void run_round(uint64_t step, int round) {
-    const options *o     = net.o;
-    const int      micro = micro_of(&net.adds, ranks.count, ranks.rank, round);
+static void run_micro(uint64_t step, int micro) {
+    const options *o      = net.o;
     const uint64_t number = step * (uint64_t)o->micro + (uint64_t)micro;
-    const int      planted = round == 0 && (uint64_t)o->plant_step == step &&
-                        o->plant_rank == ranks.rank;
-    if (works(ranks.rank, round)) {
-        load_images(net.rows, &number, 0);
-        forward(net.rows, &number);
-        loss_kernel<<<blocks_for(net.rows), 256, 0, ranks.work>>>(net.out,
-            (const int *)net.label, net.rows, net.row_loss,
-            amp_optimizer_loss_scale_ptr(&net.opt), (float)net.rows * (float)o->micro);
-        add_losses_kernel<<<blocks_for(1), 256, 0, ranks.work>>>(net.loss + micro,
-            (const double *)net.row_loss, net.rows);
-        cast(net.delta[0], net.type, net.out, AMP_F32, net.rows * NUM_CLASSES);
-        backward(round, planted);
-        must(cudaGetLastError());
-    } else { /* idle, but it receives, in the same order */
-        for (int l = LAYERS; l-- > 0;)
-            for (int i = 2 * l; i < 2 * l + 2; i++) send_gradient(i, round);
-    }
+    load_images(net.rows, &number, 0);
+    forward(net.rows, &number);
+    loss_kernel<<<blocks_for(net.rows), 256, 0, ranks.work>>>(net.out, (const int *)net.label,
+        net.rows, net.row_loss, amp_optimizer_loss_scale_ptr(&net.z.opt),
+        (float)net.rows * (float)o->micro);
+    add_losses_kernel<<<blocks_for(1), 256, 0, ranks.work>>>(net.loss + micro,
+        (const double *)net.row_loss, net.rows);
+    cast(net.delta[0], net.type, net.out, AMP_F32, net.rows * NUM_CLASSES);
+    backward(micro == net.z.first && (uint64_t)o->plant_step == step &&
+             o->plant_rank == ranks.rank);
+    must(cudaGetLastError());
 }
 
 /* The host queues one step while the GPU is in the one before, and looks that it gets on. */
 static void train_step(uint64_t step) {
     ranks.step = step;
     must(cudaMemsetAsync(net.loss, 0, (size_t)net.o->micro * sizeof(double), ranks.work));
-    for (int round = 0; round < rounds_of(&net.adds, net.o->micro, ranks.count); round++)
-        run_round(step, round);
-    for (int i = 0; i < TENSORS; i++) add_parts(i);
-    must(amp_optimizer_step(&net.opt, learning_rate)); /* reduce_over_ranks is called in here */
+    for (int m = net.z.first; m < net.z.first + net.z.each; m++) run_micro(step, m);
+    must(zero_step(&net.z, learning_rate));
     must(cudaEventRecord(ranks.stepped[step % 2], ranks.work));
-    gather_models();
     wait_until([=] { return reached(ranks.stepped[(step + 1) % 2]); }, "a step");
 }
 
@@ -699,24 +608,16 @@ static void save(const char *path) {
     settle("a step");
     ranks.patient = 1;
     errno = 0;
-    const amp_result result = amp_optimizer_save_file(&net.opt, path);
+    const amp_result result = zero_save(&net.z, path);
     ranks.patient = 0;
-    if (result != AMP_OK)
-        fail(1, path,
-             errno == ENOSPC ? strerror(errno) : net.problem[0] ? net.problem : amp_result_string(result),
-             "choose a file that can be written with --save");
+    if (result != AMP_OK) cannot_save(&net.z, path, result, errno == ENOSPC);
 }
 
 static void resume(const char *path) {
     ranks.patient = 1;
-    const amp_result result = amp_optimizer_load_file(&net.opt, path);
+    const amp_result result = zero_load(&net.z, path);
     ranks.patient = 0;
-    if (result == AMP_ERROR_MISMATCH)
-        fail(1, path, net.problem, "give the other options as when it was saved");
-    if (result != AMP_OK)
-        fail(1, path, net.problem[0] ? net.problem : amp_result_string(result),
-             "give a file that --save wrote");
-    gather_models();
+    if (result != AMP_OK) cannot_resume(&net.z, path, result);
 }
 
 /* ----------------------------------------------------------------------------- what rank 0 says */
@@ -786,6 +687,6 @@ int main(int argc, char **argv) {
     if (o.save) save(o.save); /* what cannot be written shall be said now */
     train();
     leave_ranks();
-    amp_optimizer_free(&net.opt);
+    zero_free(&net.z);
     return finish(0);
 }

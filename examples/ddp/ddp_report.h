@@ -1,5 +1,4 @@
-/* ddp_report.h - the options of ddp_mpi.c and ddp_nccl.cu, who adds which micro-batches, and what
-   rank 0 says of a run
+/* ddp_report.h - the options of ddp_mpi.c and ddp_nccl.cu, and what rank 0 says of a run
 
    C and C++. Nothing here knows the network or how ranks talk.                                   */
 
@@ -9,14 +8,18 @@
 #include "amp.h"
 #include "../support/train_cli.h"
 #include "../support/train_files.h"
+#include "zero.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MAX_MICRO = 4096, ROWS = 12 };
 
-static const char *const type_names[] = {"fp32", "fp16", "bf16", NULL}; /* as amp_dtype */
+static const char *const type_names[]   = {"fp32", "fp16", "bf16", NULL}; /* as amp_dtype */
+static const char *const tensor_names[] = {"in",          "in bias", "hidden",
+                                           "hidden bias", "out",     "out bias"};
 
 /* -------------------------------------------------------------------------------------- options */
 
@@ -90,46 +93,6 @@ static void refuse_contradictions(const options *o, int ranks) {
         bad_option("--plant", value, "a rank that there is, and that has a micro-batch");
 }
 
-/* ------------------------------------------------------------------------------------- who adds
-   Where the ranks are a power of two that divides the micro-batches of a step, each takes so many of
-   them in a row and adds their gradients: run of them in order, then two such sums, and two of these
-   (amp.h, >>api ranks). Sums that wait for their pair are a stack; the whole is left in sum 0.
-   Elsewhere (each is 1) a gradient travels by itself.                                            */
-
-typedef struct adding { int each, run, sums; } adding; /* sums: how many wait at once */
-
-static adding adding_of(int micro, int ranks) {
-    adding a = {1, 1, 0};
-    if (micro % ranks || (ranks & (ranks - 1)) || micro == ranks) return a;
-    a.each = a.run = micro / ranks;
-    while (a.run % 2 == 0) a.run /= 2;
-    a.sums = a.run > 1;
-    for (int k = a.each / a.run; k > 1; k /= 2) a.sums++;
-    return a;
-}
-
-/* Which micro-batch of the step a rank has in a round; it may be none: micro or more. */
-static int micro_of(const adding *a, int ranks, int rank, int round) {
-    return a->each > 1 ? rank * a->each + round : round * ranks + rank;
-}
-
-static int rounds_of(const adding *a, int micro, int ranks) {
-    return a->each > 1 ? a->each : (micro - 1) / ranks + 1;
-}
-
-/* To which sum a gradient is added, cleared if it is the first there; then it is added to the one
-   below, so many times. Where a run is one, the second of a pair needs no sum of its own. */
-typedef struct addend { int sum, first, pairs; } addend;
-
-static addend addend_of(const adding *a, int round) {
-    const int number = round / a->run, second = a->run == 1 && number % 2;
-    addend    x      = {-second, round % a->run == 0 && !second, 0};
-    for (int k = number; k; k /= 2) x.sum += k % 2;
-    if ((round + 1) % a->run == 0)
-        for (int k = number >> second; k % 2; k /= 2) x.pairs++;
-    return x;
-}
-
 /* ---------------------------------------------------------------------------------------- table */
 
 /* A row for every so many steps, and for the last. */
@@ -154,29 +117,76 @@ static void print_row(int step, double loss, const amp_status *s) {
     fflush(stdout);
 }
 
+/* ------------------------------------------------------------------------------- what both do */
+
+static inline double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* What --plant writes. */
+static inline const void *infinity_of(amp_dtype type) {
+    static const uint32_t fp32 = 0x7f800000u;
+    static const uint16_t fp16 = 0x7c00u, bf16 = 0x7f80u;
+    return type == AMP_F32 ? (const void *)&fp32 : type == AMP_F16 ? &fp16 : &bf16;
+}
+
+static inline void cannot_save(const zero *z, const char *path, amp_result result, int full) {
+    const char *why = z->problem[0] ? z->problem : amp_result_string(result);
+    fail(1, path, full ? strerror(ENOSPC) : why, "choose a file that can be written with --save");
+}
+
+static inline void cannot_resume(const zero *z, const char *path, amp_result result) {
+    fail(1, path, z->problem[0] ? z->problem : amp_result_string(result),
+         result == AMP_ERROR_MISMATCH ? "give the other options as when it was saved"
+                                      : "give a file that --save wrote");
+}
+
 /* --------------------------------------------------------------------------------------- memory */
 
 /* What one rank has in bytes, but for activations. */
 typedef struct memory {
-    double optimizer; /* asked of desc.allocator: models, 16 for each of its own, tables */
-    double models;    /* of these the models: 2 for each parameter, 4 for biases */
-    double own;       /* parameters whose master, moments and accumulator are here: count */
-    double halves;    /* gradients and sums to be sent, and parts that are received */
+    double optimizer; /* models, 16 for each parameter of its own, tables                       */
+    double models;    /* of these the models: 2 for each parameter, 4 for biases                */
+    double own;       /* parameters whose master, moments and gradient sum are here: count      */
+    double slices;    /* these, in bytes: 16 each, or 12 where the master is the model          */
+    double sent;      /* gradients, sums to be sent, and what is received and waits to be added */
 } memory;
+
+/* What zero.h has; memory of the optimizer itself is counted already. */
+static inline void count_memory(memory *m, const zero *z) {
+    double depth = 0, waiting = 0, most = 0, sums = 0;
+    while ((z->block - 1) >> (int)depth) depth++;
+    while ((z->blocks - 1) >> (int)waiting) waiting++;
+    for (int i = 0; i < z->num; i++) {
+        const zero_tensor *t = &z->tensors[i];
+        const double       n = (double)t->like.n, own = (double)t->own;
+        m->models += n * (double)t->wide;
+        m->own += own;
+        m->slices += own * (t->wide == 2 ? 16 : 12);
+        sums += 4.0 * depth * n;
+        if (z->ranks.count > 1) sums += z->blocks * own * (double)t->sent_size;
+        m->sent += n * (double)amp_dtype_size(t->like.grad_type);
+        if (own > most) most = own;
+    }
+    if (z->blocks > 2) sums += 4.0 * waiting * most;
+    m->sent += sums;
+    m->optimizer += (double)z->used - sums;
+}
 
 /* Of the rank that has most, or of rank 0. */
 static void print_memory(const memory *m, int ranks, size_t num_params) {
-    const double p = (double)num_params, fp32 = 16.0 * m->own;
+    const double p = (double)num_params, tables = m->optimizer - m->models - m->slices;
     printf("\n  bytes for each parameter, on one rank\n\n"
            "    model copies                        %8.4f\n"
-           "    master, moments, accumulator        %8.4f  of 16 / %d = %.4f\n"
+           "    master, moments, gradient sum       %8.4f  of 16 / %d = %.4f\n"
            "    tables                              %8.4f\n"
            "    gradients sent and received         %8.4f\n"
-           "memory ddp: ranks %d parameters %.0f optimizer %.0f = models %.0f + 16 * own %.0f + "
-           "tables %.0f; halves %.0f bytes\n",
-           m->models / p, fp32 / p, ranks, 16.0 / ranks, (m->optimizer - m->models - fp32) / p,
-           m->halves / p, ranks, p, m->optimizer, m->models, m->own,
-           m->optimizer - m->models - fp32, m->halves);
+           "memory ddp: ranks %d parameters %.0f optimizer %.0f = models %.0f + slices %.0f of %.0f "
+           "+ tables %.0f; sent %.0f bytes\n",
+           m->models / p, m->slices / p, ranks, 16.0 / ranks, tables / p, m->sent / p, ranks, p,
+           m->optimizer, m->models, m->slices, m->own, tables, m->sent);
 }
 
 static void print_end(const options *o, int ranks, double loss, double right,

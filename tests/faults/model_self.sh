@@ -45,24 +45,14 @@ if [ -z "$PLANT_ONLY" ]; then
     check 'without a fault nothing is found' $?
 fi
 
-# Shards, ranks
-fault 'all frozen: a rank without elements goes on, and waits' ampi_can_step \
-    's/if \(opt->ranks.count && \(!weights/if (opt->ranks.count \&\& (!opt->plan->num_weights/'
-fault 'a refresh is refused to ranks with elements alone' amp_optimizer_refresh \
-    's/t->n && !s->weight/s->n \&\& !s->weight/'
-fault 'a load leaves what was accumulated' ampi_load_all 's/if \(opt->ranks.count\)/if (0)/'
-fault 'shards can be rebound' ampi_can_bind 's/\{opt->ranks.count, /{0, /'
-fault 'a second accumulate joins the tree of the first' ampi_add_tree 's/if \(!run\)/if (1)/'
-fault 'an odd number is added as a tree, too' amp_optimizer_accumulate 's/run % 2 == 0/run > 1/'
-fault 'a set that is saved again in its step takes its own names' ampi_agree_set \
-    's/old->edition \+ 1 : 0/old->edition : 0/'
-fault 'the largest magnitude of one rank counts' ampi_decide 's/s, largest, inv/s, 0u, inv/'
-fault 'a rank that fails in prepare tells nobody' amp_optimizer_prepare \
-    's/if \(opt->ranks.count && opt->ranks.reduce_fn/if (result == AMP_OK \&\& opt->ranks.reduce_fn/'
+# Ranks, and runs of other programs
+fault 'the largest magnitude of one rank counts' ampi_decide 's/\(s, largest, inv\)/(s, 0u, inv)/'
 fault 'an overflow of another rank does not skip' ampi_decide \
     's/asked != 0u, skips/asked == 1u, skips/'
-fault 'an error of reduce_fn is lost' ampi_check_all \
-    's/result = opt->ranks.reduce_fn\(/(void)opt->ranks.reduce_fn(/'
+fault 'an error of reduce_fn is lost' ampi_reduce 's/result  *= opt->desc.reduce_fn\(/(void)opt->desc.reduce_fn(/'
+fault 'a run of another program needs no moments' amp_optimizer_set_steps \
+    's/slot->moments_missing = .*/slot->moments_missing = 0;/'
+fault 'a run of another program has the report of this one' amp_optimizer_set_steps 's/ampi_forget\(opt->plan\);/(void)0;/'
 # Rows
 fault 'a row that is not there is no skip where the scaler is disabled' ampi_decide \
     's/disabled \? \(asked & AMPI_BAD_ROW\) != 0u/disabled ? 0u/'
@@ -93,7 +83,7 @@ fault 'a learning rate in the file is not taken' ampi_load_all 's/plan->has_lr =
 fault 'lr_scale is not loaded' ampi_load_all 's/AMPI_TRY\(ampi_send\(b, &there->lr_scale.*//'
 fault 'weight_decay is not loaded' ampi_walk_tensor 's/slot->weight_decay = weight_decay;//'
 fault 'the moments are not loaded' ampi_walk_section \
-    's/if \(from < to\)/if (from < to \&\& !(a->walk == AMPI_LOAD \&\& s->x != slot->master.data))/'
+    's/if \(!at \|\| a->walk == AMPI_VERIFY\)/if (!at || a->walk == AMPI_VERIFY || (a->walk == AMPI_LOAD \&\& s->x != slot->master.data))/'
 fault 'models are not written after a load' ampi_load_all \
     's/AMPI_TRY\(ampi_write_models\(opt\)\);//'
 fault 'a file of a disabled scaler disables' ampi_keep_own 's/ \|\| !s->disabled != !own->disabled//'
@@ -108,7 +98,7 @@ fault 'formats of masters are not compared' ampi_walk_storage \
 fault 'the kind is not compared' ampi_walk_state \
     's/ampi_same\(a, .*"desc.kind"\);/{ uint64_t x = opt->desc.kind; AMPI_NUMBER(a, x); }/'
 fault 'a load that fails leaks' ampi_load_end \
-    's/for \(k = 0; k < l->num; k\+\+\)/for (k = 0; k < l->num \&\& result == AMP_OK; k++)/'
+    's/^    ampi_release\(/    if (result == AMP_OK) ampi_release(/'
 fault 'a save that fails leaks' ampi_save \
     's/ampi_release\(/if (a->result == AMP_OK) ampi_release(/'
 fault 'an error of write_fn is lost' ampi_flush 's/a->result = AMP_ERROR_WRITE;/(void)0;/'
@@ -132,7 +122,7 @@ fault 'an update that was forgotten is not counted' ampi_decide 's/c->missed_upd
 fault 'the product is not checked' ampi_product_overflows \
     's/if \(!\(ampi_rules.s. & AMPI_SAFE\)\) return 0;/return 0;/'
 # Steps
-fault 'a step whose loss nobody has scaled' ampi_check_all 's/if \(!plan->asked && /if (0 \&\& /'
+fault 'a step whose loss nobody has scaled' ampi_check_all 's/ && !plan->asked && /  \&\& 0 \&\& /'
 fault 'a skipped step writes models' ampi_cpu_update \
     's/!plan->control->gate.skip/(job == AMPI_JOB_PUBLISH || !plan->control->gate.skip)/'
 fault 'zero_grad leaves the gradients of a skipped step' ampi_cpu_update \

@@ -263,7 +263,6 @@ static amp_result meet(void *, double *sums, size_t num_sums, uint32_t *maxima, 
 #endif
 }
 
-static const amp_ranks ranks = {0, 0, meet, NULL, 1};
 static const amp_report_desc every_second = {2};
 
 static void add_tensors(training *r) {
@@ -337,7 +336,7 @@ static void begin(training *r) {
     d.nesterov               = r->has(NESTEROV);
     d.storage                = r->of.row ? &storages[r->of.row - 1] : NULL;
     d.report                 = r->has(REPORTED) ? &every_second : NULL;
-    d.ranks                  = r->has(REDUCED) ? &ranks : NULL;
+    d.reduce_fn              = r->has(REDUCED) ? meet : NULL;
     if (r->shared) memset(&d.scaler, 0, sizeof d.scaler);
     if (r->of.kind == AMP_KIND_OWN) d.weight_decay = 0.0f;
     MUST(amp_optimizer_init(&r->opt, &d));

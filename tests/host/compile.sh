@@ -373,14 +373,14 @@ no_float_tests() { # law 1: neither isfinite and its kin, nor a comparison of a 
           } }
         END { exit bad }'
 }
-# In the implementation no function above the second floor names one that stands there, but those of ranks, rows and
-# report that one block declares. (Tiers stand last, behind a table of their own.)
+# In the implementation no function above the second floor names one that stands there, but those of rows and report
+# that one block declares. (Tiers stand last, behind a table of their own.)
 line_of() { grep -nE -e "$1" amp.h | head -n 1 | cut -d : -f 1; } # PATTERN
 first_floor_alone() {
     begin=$(line_of '>>impl [*]/') floor=$(line_of '- the second floor') end=$(line_of '>>impl  tiers')
     ctags -x --language-force=C --c-kinds=f amp.h |
         awk -v from="$floor" -v to="$end" '$3 > from && $3 < to {print $1}' | sort > "$out/all"
-    sed -n '/^\/\* What ranks, rows and report add/,/^$/s/^static [^(]*[ *]\(ampi_[a-z_]*\)(.*/\1/p' amp.h | sort > "$out/optional"
+    sed -n '/^\/\* What rows and report add/,/^$/s/^static [^(]*[ *]\(ampi_[a-z_]*\)(.*/\1/p' amp.h | sort > "$out/optional"
     comm -23 "$out/all" "$out/optional" > "$out/upstairs"
     [ "$begin" -lt "$floor" ] && [ "$floor" -lt "$end" ] && [ "$(grep -c . "$out/upstairs")" -gt 50 ] &&
         [ "$(grep -c . "$out/optional")" -gt 10 ] && ! comm -13 "$out/all" "$out/optional" | grep . &&

@@ -366,7 +366,6 @@ typedef struct m_tensor {
 
 typedef struct m_record { /* of a report */
     uint64_t skips[2];
-    int      of_ranks; /* each has skips of its own kind */
     struct { uint64_t iteration; f64 norm; f32 scale, clip; int skip, tensor; } last;
 } m_record;
 
@@ -376,7 +375,7 @@ typedef struct m_optimizer {
     int        asked, has_lr;
     amp_result refused; /* the first add that was */
     /* as the desc says, and files */
-    int        kind, dtype, zero_grad, in_place, shared, ranks, whole, report, nesterov;
+    int        kind, dtype, zero_grad, in_place, shared, meets, report, nesterov;
     f64        beta1, beta2;
     f32        eps, momentum, max_norm, decay, lr;
     int        moments;
@@ -388,9 +387,9 @@ typedef struct m_optimizer {
     /* what a step decides */
     uint32_t   skip, found, did_step;
     f32        inv_scale, clip;
-    f64        norm, more_norm2; /* more: of other ranks, of whole */
+    f64        norm, more_norm2; /* more: of other ranks */
     uint32_t   more_flag;
-    uint64_t   first_step, step, skipped, row, missed, seen_updates;
+    uint64_t   step, skipped, row, missed, seen_updates;
     m_record   record;
     int        num, elements, num_values;
     m_tensor   t[MAX_T];
@@ -426,12 +425,10 @@ static void m_init(m_optimizer *m, const amp_optimizer_desc *d) {
     m->momentum  = narrow(bits64(d->momentum));
     m->max_norm  = bits32(d->max_norm);
     m->decay     = bits32(d->weight_decay);
-    m->step = m->first_step = d->first_step;
     m->seed      = d->seed;
     m->moments   = m->kind == AMP_KIND_ADAMW ? 2 : m->kind == AMP_KIND_LION ||
                    (m->kind == AMP_KIND_SGD && m->momentum) ? 1 : 0;
-    if (d->ranks) m->whole = d->ranks->whole;
-    if (d->ranks && !m->whole) m->ranks = d->ranks->count;
+    m->meets  = d->reduce_fn != NULL;
     m->report = d->report != NULL;
     if (d->storage) m->storage = *d->storage;
     m->scaler_desc = d->scaler;
@@ -482,9 +479,9 @@ static m_tensor *m_add(m_optimizer *m, const amp_tensor *a) {
     t->first      = m->num_values;
     t->own_weight = a->weight != NULL;
     t->learns     = a->grad != NULL || a->grad_later;
-    t->has_grad   = a->grad != NULL || (m->ranks && t->learns);
-    t->grad_type  = m->ranks ? (int)AMP_F32 : (int)a->grad_type;
-    t->has_model  = a->model ? !same : m->ranks || (m->dtype != (int)AMP_F32 && !a->keep_fp32);
+    t->has_grad   = a->grad != NULL;
+    t->grad_type  = (int)a->grad_type;
+    t->has_model  = a->model ? !same : m->dtype != (int)AMP_F32 && !a->keep_fp32;
     t->model_type = a->model ? (int)a->model_type : a->keep_fp32 ? (int)AMP_F32 : m->dtype;
     t->own        = a->own && m->kind != (int)AMP_KIND_OWN;
     t->storage    = a->storage ? *a->storage : m->storage;
@@ -509,10 +506,7 @@ static amp_result m_prepare(m_optimizer *m) {
     int i, k;
     m->prepared = 1;
     m->pending  = AMP_OK;
-    m->asked = m->shared || m->whole || m->ranks > 1 || bits32(m->scaler_desc.init_scale) ||
-               m->own.scale == ONE;
-    for (i = 0; i < m->num; i++)
-        m->t[i].missing = m->first_step && m->t[i].n && m_has(m, &m->t[i]) == 2;
+    m->asked = m->shared || m->meets || bits32(m->scaler_desc.init_scale) || m->own.scale == ONE;
     for (i = 0; i < m->num; i++)
         for (k = 0; k < m->t[i].n; k++)
             m_write_model(m, &m->t[i], k);
@@ -529,15 +523,33 @@ static amp_result m_can_step(const m_optimizer *m, int fused) {
         weights += m->t[i].n != 0;
         grads += m->t[i].n && m->t[i].has_grad;
     }
-    return weights && !grads && !m->whole ? AMP_ERROR_BAD_STATE : AMP_OK;
+    return weights && !grads && !m->meets ? AMP_ERROR_BAD_STATE : AMP_OK;
 }
 
-/* The tensor whose moments are missing, or -1: AdamW's where first_step is above 0. */
+/* The tensor whose moments are missing, or -1: AdamW's behind m_set_steps. */
 static int m_without_moments(const m_optimizer *m) {
     int i;
     for (i = 0; i < m->num; i++)
         if (m->t[i].missing) return i;
     return -1;
+}
+
+/* Another run's counts. */
+static amp_result m_set_steps(m_optimizer *m, uint64_t steps, uint64_t skipped) {
+    const amp_result ready = m_ready(m, BETWEEN);
+    int              i;
+    if (ready != AMP_OK) return ready;
+    if ((steps | skipped) >> 63) return AMP_ERROR_INVALID_CONFIG;
+    for (i = 0; i < m->num; i++) {
+        m->t[i].missing = (steps || m->step) && m->t[i].n && m_has(m, &m->t[i]) == 2;
+        memset(&m->t[i].seen, 0, sizeof m->t[i].seen);
+    }
+    m->step    = steps;
+    m->skipped = skipped;
+    m->row     = 0;
+    memset(&m->record, 0, sizeof m->record);
+    m->record.last.tensor = -1;
+    return AMP_OK;
 }
 
 /* New moments for tensor i, of which NULL are none. */
@@ -546,15 +558,17 @@ static amp_result m_set_moments(m_optimizer *m, int i, const f32 *first, const f
     const f32 *const from[2] = {first, second};
     m_tensor        *t     = i >= 0 && i < m->num ? &m->t[i] : NULL;
     const int        has   = t ? m_has(m, t) : 0;
-    int              k, j, type;
+    int              k, j, type, any = 0;
     if (ready != AMP_OK) return ready;
     if (!t) return AMP_ERROR_INVALID_ARGUMENT;
     for (k = 0; k < 2; k++)
         if (from[k] && has <= k) return AMP_ERROR_UNSUPPORTED;
     for (k = 0; k < has; k++)
         if (t->n && !from[k]) return AMP_ERROR_INVALID_ARGUMENT;
-    if (has && t->storage.moments == AMP_FORMAT_8BIT) return AMP_ERROR_UNSUPPORTED;
-    if (has == 2 && !m->step) return AMP_ERROR_INVALID_CONFIG;
+    for (k = 0; k < has; k++)
+        for (j = 0; j < t->n; j++) any |= from[k][j] << 1 != 0;
+    if (any && has == 2 && !m->step) return AMP_ERROR_INVALID_CONFIG;
+    if (any && t->storage.moments == AMP_FORMAT_8BIT) return AMP_ERROR_UNSUPPORTED; /* no codes' values */
     type = t->storage.moments == AMP_FORMAT_BF16 ? (int)AMP_BF16 : (int)AMP_F32;
     for (k = 0; k < has; k++)
         for (j = 0; j < t->n; j++) m->moment[k][t->at + j] = rounded(type, from[k][j]);
@@ -663,7 +677,6 @@ static void m_report_step(m_optimizer *m, const m_scaler *s, int tensor, int fla
     int       why = AMP_SKIP_NONE;
     if (m->skip) why = tensor >= 0 || !flag ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
     if (why) r->skips[why - 1]++;
-    r->of_ranks |= m->ranks > 1;
     r->last.iteration = m->step + m->skipped + 1;
     r->last.norm      = m->norm;
     r->last.scale     = s->scale;
@@ -713,7 +726,7 @@ static amp_result m_check(m_optimizer *m, m_scaler *s) {
     f32 largest = 0;
     int i, half, chunk = 0, bad = 0, bad_row = 0, tensor = -1;
     for (i = 0; i < m->num; i++) bad |= m->t[i].n != 0;
-    if (!m->asked && (bad || m->ranks)) return AMP_ERROR_BAD_STATE;
+    if (!m->asked && bad) return AMP_ERROR_BAD_STATE;
     for (i = bad = 0; i < m->num; chunk += m->t[i++].reach) {
         m_tensor *t = &m->t[i];
         if (t->stats.max > largest) largest = t->stats.max;
@@ -731,7 +744,7 @@ static amp_result m_check(m_optimizer *m, m_scaler *s) {
     for (half = LANES / 2; half; half /= 2)
         for (i = 0; i < half; i++)
             if (lanes[i + half]) lanes[i] = add64(lanes[i], lanes[i + half]);
-    if (m->whole) lanes[0] = add64(lanes[0], m->more_norm2), bad |= m->more_flag != 0;
+    if (m->meets) lanes[0] = add64(lanes[0], m->more_norm2), bad |= m->more_flag != 0;
     bad |= !m->shared && s->found;
     m_decide(m, s, lanes[0], largest, bad, bad_row, tensor);
     return AMP_OK;
@@ -776,7 +789,7 @@ static void m_learn(const m_optimizer *m, const m_tensor *t, f32 g, f32 *p, f32 
 /* The end of a step: gradients become 0 if they shall, and the next scale is the scale. */
 static void m_publish(m_optimizer *m, m_scaler *s) {
     int i;
-    for (i = 0; i < m->num && (m->zero_grad || m->ranks); i++)
+    for (i = 0; i < m->num && m->zero_grad; i++)
         if (m->t[i].length) m->num_rows[i] = 0;
         else if (m->t[i].has_grad)
             memset(&m->grad[m->t[i].first], 0, sizeof(f32) * (size_t)m->t[i].n);
@@ -925,7 +938,6 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
         memcpy(&m->w[a->at], &file->w[b->at], sizeof(f32) * (size_t)a->n);
         for (k = 0; k < 2; k++)
             memcpy(&m->moment[k][a->at], &file->moment[k][b->at], sizeof(f32) * (size_t)a->n);
-        if (m->ranks && a->learns) memset(&m->grad[a->first], 0, sizeof(f32) * (size_t)a->n);
     }
     memset(&m->record, 0, sizeof m->record);
     m->record.last.tensor = -1;

@@ -1,6 +1,6 @@
-# Long runs and bad ends: many steps with loads by another number of ranks and threads; processes killed
+# Long runs and bad ends: many steps with loads by another number of ranks; processes killed
 # while they save; full disks, which are small file systems that this script mounts for itself alone.
-# make check: 20,000 steps; make soak: only 10^6 steps and 1,000 kills (STEPS, KILLS).
+# make check: 1,000 steps; make soak: only 10^5 steps and 1,000 kills (STEPS, KILLS).
 # usage: [STEPS=N KILLS=N] long.sh OUTDIR BUILD      BUILD has the examples
 if [ -z "${DISKS-}" ]; then
     export DISKS=no
@@ -8,9 +8,7 @@ if [ -z "${DISKS-}" ]; then
 fi
 suite=long out=${1:?usage: long.sh OUTDIR BUILD} build=${2:?usage: long.sh OUTDIR BUILD}
 . tests/lib.sh
-CC=${CC:-cc} openmp=
-works "$CC" -fopenmp && openmp=-fopenmp
-export OMP_WAIT_POLICY=passive # ranks are threads that have threads
+CC=${CC:-cc}
 
 built() { # built NAME FLAGS...: test_NAME.c, with an amp.h of its own
     name=$1
@@ -19,13 +17,12 @@ built() { # built NAME FLAGS...: test_NAME.c, with an amp.h of its own
         { fail "test_$name.c does not compile"; finish; }
 }
 built state
-built ranks
-built ranks $openmp
-TMPDIR=$out AMP_STEPS=${STEPS-} lines threads "$out/ranks$openmp" --filter long_run
+built zero
+TMPDIR=$out AMP_STEPS=${STEPS-} lines threads "$out/zero" --filter long_run
 grep '^#' "$out/threads.log"
 if [ -n "${KILLS-}" ]; then
-    for program in state ranks; do
-        TMPDIR=$out AMP_KILLS=$KILLS lines "$program" "$out/$program" --filter killed
+    for program in state zero; do
+        TMPDIR=$out AMP_KILLS=$KILLS lines "$program" "$out/$program" --filter kill
         grep '^#' "$out/$program.log"
     done
     finish
@@ -38,8 +35,9 @@ mkdir -p "$disk"
 mount -t tmpfs -o size=64k tmpfs "$disk"
 TMPDIR=$disk lines 64K "$out/state" --filter full_disk
 umount "$disk"
-mount -t tmpfs -o size=512k tmpfs "$disk"
-TMPDIR=$disk lines 512K "$out/ranks" --filter full_disk
+mount -t tmpfs -o size=16m tmpfs "$disk"
+TMPDIR=$disk lines 16M "$out/zero" --filter damaged
+umount "$disk"
 
 # keeps TEXT FILE COMMAND...: what the command has written stays, byte by byte, and nothing lies beside it, when
 # it runs again on a disk that is full; one line says so.

@@ -1,5 +1,5 @@
 # ddp_mpi on 1 to 8 ranks: the same bits, also if another number of ranks resumes; bytes on the links;
-# memory of one rank; after SIGKILL or SIGSTOP of a rank no other hangs and no set is lost.
+# memory of one rank; after SIGKILL or SIGSTOP of a rank no other hangs and no checkpoint is lost.
 # ddp_nccl on the emulator, with an NCCL made of MPI: the same bits, too.
 # make ci kills twice, make check 20 times; make soak does nothing but kill, 500 times (KILLS).
 # usage: [KILLS=N] [OBJECTS=DIR] ranks.sh OUTDIR DDP_MPI      make has built DDP_MPI
@@ -23,44 +23,46 @@ ddp() { # ddp RANKS OPTIONS...
     if [ $ranks = 1 ]; then "$out/ddp" $network "$@"
     else mpirun -n $ranks "$out/ddp" $network "$@"; fi
 }
-alone() { # alone SET FILE OPTIONS...: on one rank, which writes one file
+alone() { # alone FROM TO OPTIONS...: one rank goes on, and saves
     from=$1 to=$2
     shift 2
-    rm -f "$to"
+    rm -f "$to" "$to".?.0-of-1
     ddp 1 --resume "$from" --save "$to" "$@"
 }
+alike() { cmp "$1".?.0-of-1 "$2".?.0-of-1; } # of two checkpoints of one rank: all of the state
 
+# After one more step: counters of the last one are those of the rank that has read its own slice.
 identical() { # identical RANKS MICRO TYPE: a run with overflows on one rank, and its bits
     name=$2.$3 run="--micro $2 --dtype $3 --clip 0.4"
     ddp $1 $run --steps 20 --plant 9:$((($1 - 1) % 4)) --save "$out/set.$name.$1" > "$out/log" 2>&1 &&
         awk '/^ddp:/ {ended = 1; bad += $NF != 1}
              /^ +[0-9]+ +[0-9.]+ / && $5 < 1 {clipped++}
              END {exit !(ended && clipped > 3 && !bad)}' "$out/log" &&
-        alone "$out/set.$name.$1" "$out/one.$name.$1" $run --steps 0 > "$out/log" 2>&1 &&
-        cmp "$out/one.$name.1" "$out/one.$name.$1" > "$out/log" 2>&1
+        alone "$out/set.$name.$1" "$out/one.$name.$1" $run --steps 21 > "$out/log" 2>&1 &&
+        alike "$out/one.$name.1" "$out/one.$name.$1" > "$out/log" 2>&1
 }
 resumed() { # resumed RANKS: what 4 ranks have begun
     ddp $1 $run --steps 20 --resume "$out/half" --save "$out/rest.$1" > "$out/log" 2>&1 &&
-        alone "$out/rest.$1" "$out/one" $run --steps 0 > "$out/log" 2>&1 &&
-        cmp "$out/one.7.fp16.1" "$out/one" > "$out/log" 2>&1
+        alone "$out/rest.$1" "$out/one" $run --steps 21 > "$out/log" 2>&1 &&
+        alike "$out/one.7.fp16.1" "$out/one" > "$out/log" 2>&1
 }
 
-# 2 + 16 / N bytes for each parameter: a copy in halves (biases: fp32); and master, two moments and
-# accumulator of what is this rank's, at most two chunks of 16384 above its share. Tables: for each
-# tensor two slots of 208 bytes, four arrays that begin at multiples of 64 and one at one of 256;
-# for each chunk a double and an index; 1 KiB of plan and control block. Halves: what is sent, of 8
-# micro-batches log2 (8 / N) sums in fp32 that wait, and, by more than one rank, what is received.
+# 2 + 16 / N bytes for each parameter: a copy in 16 bits (biases: fp32); and master, two moments and
+# gradient sum of what is this rank's, at most two chunks of 16384 above its share. Tables: for each
+# tensor a slot here and there, and arrays that begin at multiples of 64 or 256; for each chunk three
+# doubles and an index; plan and control block. What is sent: of 8 micro-batches log2 (8 / N) sums in
+# fp32 that wait, and, by more than one rank, what is received, and sums of the largest tensor.
 memory() { # memory RANKS
     ddp $1 --width 1024 --steps 0 > "$out/log" 2>&1 &&
         awk -v n=$1 '/^memory ddp:/ {
-            p = $6; optimizer = $8; models = $11; own = $16; tables = $19 + 0; halves = $21
+            p = $6; optimizer = $8; models = $11; slices = $14; own = $16; tables = $19 + 0; sent = $21
             print $0
-            printf "%d ranks: %.3f bytes for each parameter, and %.3f of halves\n", n,
-                optimizer / p, halves / p
+            printf "%d ranks: %.3f bytes for each parameter, and %.3f sent and received\n", n,
+                optimizer / p, sent / p
+            waits = (n == 1 ? 12 : n == 2 ? 8 : 4) * p + (n > 2 ? 4 * 2 * 16 * 16384 : 0)
             good = models == 2 * p + 2 * (1024 + 1024 + 10) && own <= p / n + 2 * 16384 &&
-                tables <= 6 * (2 * 208 + 4 * 64 + 256) + 12 * (p / 16384 + 6) + 1024 &&
-                halves == 2 * p + (n == 1 ? 12 : n == 2 ? 8 : 4) * p + (n > 1 ? 4 * n * own : 0) &&
-                optimizer == models + 16 * own + tables
+                slices <= 16 * own && tables <= 6 * (2 * 216 + 9 * 256) + 28 * (p / 16384 + 6) + 1024 &&
+                sent == 2 * p + waits + (n > 1 ? 4 * n * own : 0) && optimizer == models + slices + tables
          } END {exit !good}' "$out/log" > "$out/memory"
 }
 
@@ -83,7 +85,9 @@ gone() { # gone PIDS...: within 30 seconds of the signal
     done
 }
 joined() { until [ -s "$1" ]; do alive $run || break; sleep 0.01; done; } # rank 0 has spoken
-turn() { ls "$out" | sed -n 's/^kept\.\([0-9]*\)[-0-9]*\.0-of-.*/\1/p' | sort -n | tail -n 1; }
+turn() { # the step of what is kept
+    ddp 1 --micro 6 --resume "$out/kept" --steps 0 2> /dev/null | sed -n 's/^ddp: .* steps \([0-9]*\) .*/\1/p'
+}
 reference() { # reference STEP: what one rank has that never stopped, in steps of 50
     [ $1 -gt 0 ] || return 0
     [ ! -f "$out/whole.$1" ] || return 0
@@ -117,10 +121,12 @@ strike() { # strike NUMBER SIGNAL: at a random moment, a random rank of a run th
     [ $status != 0 ] || { fail "$number: exit status 0" "$out/struck"; return 0; }
     grep -Eq 'rank [0-9]+ (was last heard of|with PID)' "$out/struck" ||
         { fail "$number: no rank is named" "$out/struck"; return 0; }
-    next=$((($(turn) / 50 + 1) * 50))
-    reference $next && alone "$out/kept" "$out/one" --micro 6 --steps $next > "$out/log" 2>&1 &&
-        cmp "$out/whole.$next" "$out/one" > "$out/log" 2>&1 && struck_well=$((struck_well + 1)) ||
-        fail "$number: what $of ranks had saved in step $(turn), when one got $signal"
+    now=$(turn)
+    next=$((now / 50 * 50 + 50))
+    [ -n "$now" ] && reference $next &&
+        alone "$out/kept" "$out/one" --micro 6 --steps $next > "$out/log" 2>&1 &&
+        alike "$out/whole.$next" "$out/one" > "$out/log" 2>&1 && struck_well=$((struck_well + 1)) ||
+        fail "$number: what $of ranks had saved in step $now, when one got $signal"
 }
 kills() { # kills COUNT
     mpirun --version 2>&1 | grep -q 'Open MPI' || { skip kills 'not Open MPI'; return; }
@@ -129,7 +135,7 @@ kills() { # kills COUNT
         case $((number % 2)) in 0) strike $number KILL ;; *) strike $number STOP ;; esac
     done
     [ $struck_well = $1 ]
-    check "$1 kills: nobody hangs, a rank is named, the set resumes with the bits of a whole run" $?
+    check "$1 kills: nobody hangs, a rank is named, what is kept resumes with the bits of a whole run" $?
     echo "# up to step $(turn)"
 }
 [ -z "${KILLS-}" ] || { kills $KILLS; finish; }
@@ -155,7 +161,7 @@ run='--micro 7 --dtype fp16 --clip 0.4'
 ddp 4 $run --steps 11 --plant 9:2 --save "$out/half" > "$out/log" 2>&1
 for n in 1 3; do
     resumed $n
-    check "a set of 4 ranks resumes on $n with the bits of an uninterrupted run" $?
+    check "what 4 ranks saved resumes on $n with the bits of an uninterrupted run" $?
 done
 for n in 1 2 4; do
     memory $n
@@ -174,11 +180,20 @@ says 'an unknown option is named'           3 --bogus  --bogus
 [ "$(grep -c -e --bogus "$out/log")" = 1 ]
 check 'once' $?
 says 'a rank that is not there is named'    2 9:5      --plant 9:5
-says 'a set of another network is refused'  2 'r 0 (in)' --width 256 --resume "$out/half"
-says 'a set that is not there is named'     1 nowhere  --resume "$out/nowhere"
+says 'a checkpoint of another network is refused' 2 'in the file, not' --width 256 --resume "$out/half"
+says 'a checkpoint that is not there is named' 1 nowhere  --resume "$out/nowhere"
 says '--save-every without --save is refused' 1 'save-every: does nothing without --save; add'  --save-every 5
-rm "$out"/half.*.1-of-4
-says 'a file of a set that is not there is named'    1 'file half\..*\.1-of-4: ' --resume "$out/half"
+file=$(ls "$out"/half.?.1-of-4)
+mv "$file" "$out/away"
+says 'a file of a checkpoint that is not there is named' 1 'half\..\.1-of-4 cannot be read' --resume "$out/half"
+mv "$out/away" "$file"
+rm -f "$out"/rest.*
+ddp 3 $run --steps 12 --resume "$out/half" --save "$out/rest" > "$out/log" 2>&1 && cp "$out/rest" "$out/rest.was" &&
+    ! mpirun -n 2 "$out/ddp" $network $run --steps 14 --resume "$out/rest" --save "$out/rest" : \
+        -n 1 sh -c 'trap "" XFSZ; ulimit -f 16; exec "$@"' sh "$out/ddp" $network $run --steps 14 \
+        --resume "$out/rest" --save "$out/rest" > "$out/log" 2>&1 && cmp "$out/rest" "$out/rest.was" &&
+    grep -q 'ddp_mpi: .*rest: ' "$out/log" && ddp 2 $run --steps 13 --resume "$out/rest" > "$out/log" 2>&1
+check 'a full disk on one rank ends all, and leaves the checkpoint as it was' $?
 "$out/ddp" --help > "$out/log" 2>&1 && grep -q -e --deadline "$out/log"
 check '--help' $?
 "$out/ddp" --help 2> "$out/log" > /dev/full
@@ -198,12 +213,12 @@ nccl() { # nccl RANKS OPTIONS...
     if [ $ranks = 1 ]; then "$out/nccl" $network "$@"
     else DDP_ID=$out/id mpirun -n $ranks sh "$out/rank" "$out/nccl" $network "$@"; fi
 }
-exchanged() { # exchanged RANKS TYPE: on the emulator; a CPU writes the state again, as it is
+exchanged() { # exchanged RANKS TYPE: on the emulator; a CPU goes on for a step
     name=nccl.$2 run="--micro 8 --dtype $2 --clip 0.4"
     nccl $1 $run --steps 12 --plant 5:$(($1 - 1)) --save "$out/set.$name.$1" > "$out/log" 2>&1 &&
         grep -q '^ddp: .* skipped 1$' "$out/log" &&
-        alone "$out/set.$name.$1" "$out/one.$name.$1" $run --steps 0 > "$out/log" 2>&1 &&
-        cmp "$out/one.$name.1" "$out/one.$name.$1" > "$out/log" 2>&1
+        alone "$out/set.$name.$1" "$out/one.$name.$1" $run --steps 13 > "$out/log" 2>&1 &&
+        alike "$out/one.$name.1" "$out/one.$name.$1" > "$out/log" 2>&1
 }
 emulated() {
     have mpicxx || { skip ddp_nccl 'no mpicxx'; return; }
@@ -228,9 +243,6 @@ if quick; then kills 2; finish; fi
 
 # ------------------------------------------------------------------------------ in make check only
 kills 20
-${CC:-cc} -std=c99 -O3 -I. tests/bench/bench_ranks.c -o "$out/bench_ranks" -lm > "$out/log" 2>&1 &&
-    "$out/bench_ranks" 1 > "$out/log" 2>&1
-check 'one rank has the bits of the step without ranks' $?
 
 # Where mpirun does not end the others, their own deadline does, and says whom they miss.
 mpirun --version 2>&1 | grep -q 'Open MPI' || finish

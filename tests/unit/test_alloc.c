@@ -578,105 +578,6 @@ TEST(backend_fails, "contract: errors of the backend surface: begin_step's in en
     }
 }
 
-/* Rank 0 of two; the other one has the same tables, and nothing of what is added up. */
-static amp_result alone(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
-    (void)user, (void)maxima, (void)num_maxima;
-    if (num_sums == 2 && sums[0] == 1.0) sums[1] = 1.0; /* in prepare: it is rank 1 */
-    return AMP_OK;
-}
-
-/* What there was of a file, which is gone then. */
-static size_t taken(const char *base, const char *tail, unsigned char *bytes) {
-    char   path[200];
-    FILE  *file;
-    size_t size;
-    snprintf(path, sizeof path, "%s%s", base, tail);
-    file = fopen(path, "rb");
-    size = file ? fread(bytes, 1, 1 << 16, file) : 0;
-    if (file) fclose(file);
-    remove(path);
-    return size;
-}
-
-/* A rank's life: prepare, steps, a save; the shard that it leaves, 0 if a step failed. What fails else says so, and is
-   called again. */
-static size_t shard_life(wrapped *w, const amp_backend *b, const char *base, unsigned char *bytes) {
-    const amp_ranks    ranks = {0, 2, alone, NULL, 0};
-    amp_optimizer_desc desc  = heap_desc(AMP_KIND_ADAMW);
-    amp_optimizer      opt;
-    size_t             first, second;
-    int                i, step, errors = 0;
-    desc.backend           = b;
-    desc.ranks             = &ranks;
-    desc.scaler.init_scale = 4096.0f;
-    reset_tensors();
-    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
-    for (i = 0; i < FEW; i++) {
-        const amp_tensor t = tensor_at((size_t)i);
-        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    }
-#define TRY(call)                                               \
-    do {                                                        \
-        const amp_result result = (call);                       \
-        if (result == AMP_OK) break;                            \
-        CHECK_EQ_INT(result, AMP_ERROR_UNSUPPORTED);            \
-        CHECK(errors++ == 0 && w->failed != NULL);              \
-        CHECK_EQ_INT((call), AMP_OK);                           \
-    } while (0)
-    TRY(amp_optimizer_prepare(&opt));
-    while (!(amp_optimizer_loss_scale(&opt) > 0.0f)) CHECK(errors++ == 0); /* 0: an error */
-    for (step = 0; step < 2; step++) {
-        for (i = 0; i < FEW; i++)
-            CHECK_EQ_INT(amp_optimizer_accumulate(&opt, i, grads + i * LENGTH, 0, 1, AMP_F32), AMP_OK);
-        if (amp_optimizer_step(&opt, 0.1f) != AMP_OK) { /* of which it is not known what was done */
-            CHECK(errors++ == 0);
-            amp_optimizer_free(&opt);
-            return 0;
-        }
-    }
-    TRY(amp_optimizer_save_file(&opt, base));
-#undef TRY
-    CHECK_EQ_INT(errors, w->failed != NULL); /* none is kept secret */
-    amp_optimizer_free(&opt);
-    CHECK_EQ_U64(taken(base, "", bytes), 72);
-    first  = taken(base, ".2.0-of-2", bytes);
-    second = taken(base, ".2-1.0-of-2", first ? bytes + first : bytes); /* the first was named, and that not heard */
-    CHECK(!first || !second);
-    return first + second;
-}
-
-TEST(ranks_fail, "law 18: a copy that fails where ranks meet, in prepare, step or save, is told by that call; called again it "
-                 "leaves the shard of a run in which nothing failed") {
-    static unsigned char bytes[2][1 << 17];
-    char                 base[160];
-    const char          *dir = getenv("TMPDIR");
-    size_t               wanted = 0;
-    int                  fail, total = 1;
-    if (!dir || !dir[0]) {
-        mkdir("build", 0777);
-        mkdir("build/tests", 0777);
-        dir = "build/tests";
-    }
-    snprintf(base, sizeof base, "%.100s/alloc_%ld", dir, (long)getpid());
-    for (fail = 0; fail <= total; fail++) {
-        wrapped     w;
-        amp_backend b = wrap(&w);
-        size_t      size;
-        w.fail_at = fail;
-        size      = shard_life(&w, &b, base, bytes[fail > 0]);
-        if (fail == 0) {
-            wanted = size;
-            total  = w.calls;
-            CHECK(total > 40 && wanted > 300);
-        } else if (size) {
-            CHECK_EQ_U64(size, wanted);
-            CHECK_MEM(bytes[0], bytes[1], wanted);
-        } else {
-            CHECK(w.failed[0] == 'c' || w.failed[0] == 'u'); /* check or update, or a copy */
-        }
-    }
-}
-
 TEST(backend_memory, "manual: alloc_fn returns zeroed memory; where memory comes from does not "
                      "change a bit of the results") {
     static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
@@ -712,49 +613,45 @@ static void aligned_free_fn(const amp_backend *self, void *memory) {
 TEST(models_aligned, "cuBLAS chooses by alignments up to 256 bytes: in memory that has them, a model copy begins at a multiple "
                      "of 256, whatever there is beside it; parts of a flat array follow one another") {
     static const size_t sizes[] = {1, 3, 7, 64, 9, 5, 2, 8};
-    int                 sharded, storage, i;
-    for (sharded = 0; sharded < 2; sharded++)
-        for (storage = 0; storage < 2; storage++) {
-            static const amp_storage split = {AMP_FORMAT_SPLIT, AMP_FORMAT_F32};
-            const amp_ranks          ranks = {0, 2, alone, NULL, 0};
-            wrapped                  w;
-            amp_backend              b    = wrap(&w);
-            amp_optimizer_desc       desc = heap_desc(AMP_KIND_ADAMW);
-            amp_optimizer            opt;
-            amp_tensor               whole = tensor_at(50), parts[3];
-            w.functions.alloc_fn = aligned_alloc_fn;
-            w.functions.free_fn  = aligned_free_fn;
-            desc.backend         = &b;
-            desc.dtype           = AMP_BF16;
-            desc.ranks           = sharded ? &ranks : NULL;
-            desc.storage         = storage ? &split : NULL;
-            reset_tensors();
-            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
-            for (i = 0; i < 8; i++) {
-                amp_tensor t = tensor_at((size_t)i * 8); /* of up to 64 elements */
-                t.n          = sizes[i];
-                t.keep_fp32  = i == 2 || i == 5;
-                CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-            }
-            for (i = 0; i < 3; i++) {
-                parts[i]        = tensor_at(80 + (size_t)i);
-                parts[i].n      = 3;
-                parts[i].weight = NULL;
-                parts[i].grad   = NULL;
-            }
-            whole.n = 9;
-            parts[2].keep_fp32 = sharded; /* it leaves a hole, and has a copy of its own */
-            CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, 3), AMP_OK);
-            CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-            for (i = 0; i < 11; i++) {
-                const char *model = (const char *)amp_optimizer_model(&opt, i);
-                if (!sharded && (i == 2 || i == 5)) continue; /* the caller's weight */
-                if (i < 9 || (sharded && i == 10)) CHECK_EQ_INT((int)((uintptr_t)model % 256), 0);
-                else CHECK(model == (const char *)amp_optimizer_model(&opt, i - 1) + 6);
-            }
-            amp_optimizer_free(&opt);
-            all_freed();
+    int                 storage, i;
+    for (storage = 0; storage < 2; storage++) {
+        static const amp_storage split = {AMP_FORMAT_SPLIT, AMP_FORMAT_F32};
+        wrapped                  w;
+        amp_backend              b    = wrap(&w);
+        amp_optimizer_desc       desc = heap_desc(AMP_KIND_ADAMW);
+        amp_optimizer            opt;
+        amp_tensor               whole = tensor_at(50), parts[3];
+        w.functions.alloc_fn = aligned_alloc_fn;
+        w.functions.free_fn  = aligned_free_fn;
+        desc.backend         = &b;
+        desc.dtype           = AMP_BF16;
+        desc.storage         = storage ? &split : NULL;
+        reset_tensors();
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        for (i = 0; i < 8; i++) {
+            amp_tensor t = tensor_at((size_t)i * 8); /* of up to 64 elements */
+            t.n          = sizes[i];
+            t.keep_fp32  = i == 2 || i == 5;
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
         }
+        for (i = 0; i < 3; i++) {
+            parts[i]        = tensor_at(80 + (size_t)i);
+            parts[i].n      = 3;
+            parts[i].weight = NULL;
+            parts[i].grad   = NULL;
+        }
+        whole.n = 9;
+        CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, 3), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+        for (i = 0; i < 11; i++) {
+            const char *model = (const char *)amp_optimizer_model(&opt, i);
+            if (i == 2 || i == 5) continue; /* the caller's weight */
+            if (i < 9) CHECK_EQ_INT((int)((uintptr_t)model % 256), 0);
+            else CHECK(model == (const char *)amp_optimizer_model(&opt, i - 1) + 6);
+        }
+        amp_optimizer_free(&opt);
+        all_freed();
+    }
 }
 
 TEST(prepare_fails, "a prepare in which the backend fails leaves weights of which there are other masters as they were, "
@@ -868,7 +765,6 @@ int main(int argc, char **argv) {
     RUN(too_large_edge);
     RUN(backend_fails);
     RUN(prepare_fails);
-    RUN(ranks_fail);
     RUN(backend_memory);
     RUN(models_aligned);
     RUN(backend_without_memory);

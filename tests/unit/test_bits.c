@@ -17,7 +17,7 @@
 #include "../support/random.h"
 
 #define EXPECTED       0x0b9e079c9a990808ull
-#define EXPECTED_SUMS  0x926cd294b5e37165ull
+#define EXPECTED_SUMS  0xfb466c53f62dbc2eull
 #define EXPECTED_DRAWN 0x33480c0387e151c8ull /* states that are rounded with random bits */
 #define EXPECTED_C     0x412367cb029dd163ull
 #define EXPECTED_FMA   0xfa277ae451ee0cf1ull
@@ -287,7 +287,7 @@ static uint64_t digest_of(int offset) {
     return digest;
 }
 
-/* What is added up before a step: parts of gradients in a shard, and the rows of a table. */
+/* What is added up before a step: the rows of a table. */
 static void sums(int offset) {
     enum { ROWS = 1700, LENGTH = 52, MANY = 2500 };
     static const amp_dtype types[] = {AMP_F16, AMP_BF16, AMP_F32};
@@ -295,10 +295,8 @@ static void sums(int offset) {
     unsigned char         *w = (unsigned char *)array(0, offset);
     unsigned char         *g = (unsigned char *)array(1, offset ^ 1);
     int                    k, step, i;
-    for (k = 0; k < 6; k++) {
-        const amp_dtype    type = types[k % 3];
-        const int          few  = k >= 3;
-        const amp_ranks    alone = {0, 1, NULL, NULL, 0};
+    for (k = 0; k < 3; k++) {
+        const amp_dtype    type = types[k];
         uint32_t           count = 0;
         amp_rows           touched;
         amp_optimizer      opt;
@@ -312,14 +310,13 @@ static void sums(int offset) {
         touched.rows       = rows;
         touched.num_rows   = &count;
         d.kind        = AMP_KIND_ADAMW;
-        d.dtype       = k % 2 ? AMP_F16 : AMP_BF16;
+        d.dtype       = k % 2 ? AMP_BF16 : AMP_F16;
         d.max_norm    = 0.5f;
-        if (!few) d.ranks = &alone;
         t.n           = (size_t)ROWS * LENGTH;
         t.weight      = (float *)(void *)w;
         t.grad        = g;
         t.grad_type   = type;
-        if (few) t.rows = &touched;
+        t.rows        = &touched;
         fill(w, AMP_F32, t.n, -8, 0);
         CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
@@ -327,9 +324,7 @@ static void sums(int offset) {
         for (step = 0; step < 4; step++) {
             count = (uint32_t)(step == 1 ? MANY : 1000);
             for (i = 0; i < MANY; i++) rows[i] = random_bits() % ROWS;
-            fill(g, type, few ? count * LENGTH : t.n, -14, 2);
-            for (i = 0; i < 3 && !few; i++)
-                CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, 0, 1, type), AMP_OK);
+            fill(g, type, count * LENGTH, -14, 2);
             CHECK_EQ_INT(amp_optimizer_step(&opt, 0.01f), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
             take(&status.norm, 8, 1);

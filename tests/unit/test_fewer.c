@@ -1,6 +1,6 @@
 /* test_fewer.c - storage formats: the codecs against formulas in double, chance
    against its mean and variance, and whole optimizers: split beside default, instruction sets, state
-   files, shards, rows, and what is refused. */
+   files, slices, rows, and what is refused. */
 
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
 #define AMP_KERNELS /* the core: codecs */
@@ -893,7 +893,7 @@ TEST(small_steps, "steps too small for a half are not lost: stochastic rounding 
     }
 }
 
-/* ------------------------------------------------------------------------- rows and shards */
+/* ------------------------------------------------------------------------- rows and slices */
 
 TEST(rows, "gradients of few rows: where every row is there once, the bits of a dense step; rows that are "
            "not there keep every bit") {
@@ -945,79 +945,116 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
     }
 }
 
-/* Two ranks that take turns in one thread. Here gradients are the same on both, so that norms need no
-   meeting: clipping is off. Prepare adds up two words of each rank, hashes of their numbers. */
-static amp_result no_sum(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
-    uint64_t rank;
-    (void)user, (void)maxima, (void)num_maxima; /* the same on both */
-    if (num_sums != 2) return AMP_OK;
-    sums[0] = sums[1] = 0.0;
-    for (rank = 0; rank < 2; rank++) {
-        const uint64_t product = (1 ^ rank) * 0x9e3779b97f4a7c15u, hash = product ^ product >> 32;
-        sums[0] += (double)(hash >> 32);
-        sums[1] += (double)(hash & 0xffffffffu);
-    }
-    return AMP_OK;
+enum { SLICED = 2 * 16384 + 70, SHORT = 33 };
+typedef struct sliced { amp_optimizer opt; float weight[SHORT + SLICED], grad[SHORT + SLICED]; } sliced;
+
+/* Two tensors; or (from) the second one as slices that begin at 0 and from, in front of the first. */
+static void begin_sliced(sliced *s, const amp_optimizer_desc *d, const float *weight, size_t from) {
+    amp_tensor t[3];
+    int        i;
+    memset(t, 0, sizeof t);
+    memcpy(s->weight, weight, sizeof s->weight);
+    OK(amp_optimizer_init(&s->opt, d));
+    t[0].n = SLICED - from, t[0].weight = s->weight + SHORT + from, t[0].grad = s->grad + SHORT + from;
+    t[0].key = from ? 2 : 0, t[0].first = from;
+    t[1].n = from, t[1].weight = s->weight + SHORT, t[1].grad = s->grad + SHORT, t[1].key = from ? 2 : 0;
+    t[2].n = SHORT, t[2].weight = s->weight, t[2].grad = s->grad, t[2].key = from ? 1 : 0;
+    if (!from) OK(amp_optimizer_add(&s->opt, &t[2]));
+    for (i = 0; i < (from ? 3 : 1); i++) OK(amp_optimizer_add(&s->opt, &t[i]));
+    OK(prepare_scaled(&s->opt));
+}
+static void step_sliced(sliced *s, uint64_t step) {
+    uint64_t rng = step + 31;
+    size_t   i;
+    for (i = 0; i < SHORT + SLICED; i++) s->grad[i] = unit(&rng) * 100.0f;
+    OK(fused(&s->opt, 0.01f));
 }
 
-/* What is kept is what was saved, though a step was taken since. */
-static void part_comes_back(amp_optimizer *opt, const float *grad) {
-    tape x = {NULL, 0, 0, 0, 0}, y = {NULL, 0, 0, 0, 0};
-    OK(amp_optimizer_save(opt, tape_write, &x));
-    OK(amp_optimizer_accumulate(opt, 0, grad, 0, 1, AMP_F32));
-    OK(fused(opt, 0.5f));
-    OK(amp_optimizer_load(opt, tape_read, &x));
-    OK(amp_optimizer_save(opt, tape_write, &y));
-    CHECK(same(&x, &y));
-    free(x.bytes), free(y.bytes);
+/* Models, and moments, of the second tensor, from its slices or from the whole. */
+static void gather_sliced(sliced *s, const amp_optimizer_desc *d, size_t from, char *model, float *m, float *v) {
+    const size_t size = d->dtype == AMP_F32 ? 4 : 2;
+    const int    two = d->kind == AMP_KIND_ADAMW, one = two || d->kind == AMP_KIND_LION || d->momentum > 0.0;
+    memset(m, 0, SLICED * 4), memset(v, 0, SLICED * 4);
+    memcpy(model + from * size, amp_optimizer_model(&s->opt, !from), (SLICED - from) * size);
+    OK(amp_optimizer_moments(&s->opt, !from, one ? m + from : NULL, two ? v + from : NULL));
+    if (!from) return;
+    memcpy(model, amp_optimizer_model(&s->opt, 1), from * size);
+    OK(amp_optimizer_moments(&s->opt, 1, one ? m : NULL, two ? v : NULL));
+}
+static void set_sliced(sliced *s, const amp_optimizer_desc *d, size_t from, const float *m, const float *v) {
+    const int two = d->kind == AMP_KIND_ADAMW, one = two || d->kind == AMP_KIND_LION || d->momentum > 0.0;
+    OK(amp_optimizer_set_steps(&s->opt, 3, 0));
+    OK(amp_optimizer_set_moments(&s->opt, 0, one ? m + from : NULL, two ? v + from : NULL));
+    OK(amp_optimizer_set_moments(&s->opt, 1, one ? m : NULL, two ? v : NULL));
+    OK(amp_optimizer_set_moments(&s->opt, 2, one ? m : NULL, two ? v : NULL)); /* not compared */
 }
 
-TEST(shards, "law 10: on two ranks as on one, each storage with each optimizer and both types of models: models, and "
-             "chance by the element's number; a rank's file brings its part back") {
-    enum { N = 16384 + 70 };
-    static float begun[N], weight[3][N], grad[N];
-    int          rank, k;
-    size_t       i, first, n, form, kind;
-    uint64_t     rng = 9;
-    for (i = 0; i < N; i++) begun[i] = unit(&rng), grad[i] = unit(&rng);
+TEST(slices, "manual: slices with key and first have the bits of the whole tensor, in each storage with each optimizer and both "
+             "types of models, with other numbers and in another order; and go on elsewhere from its masters, steps and moments, "
+             "of 8 bits, too; without key they have others where rounding is stochastic") {
+    static sliced whole, parts;
+    static float  weight[SHORT + SLICED], m[2][SLICED], v[2][SLICED];
+    static char   model[2][SLICED * 4];
+    uint64_t      rng = 9;
+    size_t        form, i, at;
+    for (i = 0; i < SHORT + SLICED; i++) weight[i] = unit(&rng);
     for (form = 0; form < (FORMS + 2) * ROWS_OF_OPTIMIZERS; form += test_state.quick == 2 ? 7 : 1) {
-        const size_t  stored = form / ROWS_OF_OPTIMIZERS;
-        const size_t  size   = stored < FORMS ? 2 : 4;
-        amp_optimizer opt[3];
-        kind = form % ROWS_OF_OPTIMIZERS;
-        for (k = 0; k < 3; k++) { /* one of one rank, two of two */
-            amp_optimizer_desc d = desc_in(kinds[kind].kind, kinds[kind].momentum, stored % FORMS);
-            amp_ranks          ranks;
-            amp_tensor         t;
-            memset(&t, 0, sizeof t);
-            rank          = k ? k - 1 : 0;
-            memset(&ranks, 0, sizeof ranks);
-            ranks.rank  = rank;
-            ranks.count = k ? 2 : 1;
-            if (k) ranks.reduce_fn = no_sum;
-            d.ranks = &ranks;
-            if (stored >= FORMS) /* all copies in fp32 */
-                d.dtype = AMP_F32, d.storage = &storages[stored == FORMS ? FP32_BF16 : FP32_8BIT];
-            memcpy(weight[k], begun, sizeof begun);
-            t.n = N, t.weight = weight[k], t.grad_later = 1;
-            OK(amp_optimizer_init(&opt[k], &d));
-            OK(amp_optimizer_add(&opt[k], &t));
-            OK(prepare_scaled(&opt[k]));
-        }
-        for (i = 0; i < 6; i++)
-            for (k = 0; k < 3; k++) {
-                amp_optimizer_range(&opt[k], 0, &first, &n);
-                OK(amp_optimizer_accumulate(&opt[k], 0, grad + first, 0, 1, AMP_F32));
-                OK(fused(&opt[k], 0.01f));
+        const size_t       stored = form / ROWS_OF_OPTIMIZERS, kind = form % ROWS_OF_OPTIMIZERS;
+        amp_optimizer_desc d = desc_in(kinds[kind].kind, kinds[kind].momentum, stored % FORMS);
+        if (stored >= FORMS) /* all copies in fp32 */
+            d.dtype = AMP_F32, d.storage = &storages[stored == FORMS ? FP32_BF16 : FP32_8BIT];
+        memset(model, 0, sizeof model);
+        begin_sliced(&whole, &d, weight, 0);
+        begin_sliced(&parts, &d, weight, 16384);
+        for (i = 0; i < 3; i++) step_sliced(&whole, i), step_sliced(&parts, i);
+        for (at = 16384; at; at = at == 16384 && d.storage->master == AMP_FORMAT_F32 ? 32768 : 0) {
+            if (at == 32768) { /* elsewhere */
+                amp_optimizer_free(&parts.opt);
+                begin_sliced(&parts, &d, whole.weight, at);
+                set_sliced(&parts, &d, at, m[0], v[0]);
+                for (i = 3; i < 6; i++) step_sliced(&whole, i), step_sliced(&parts, i);
             }
-        for (k = 1; k < 3; k++) {
-            amp_optimizer_range(&opt[k], 0, &first, &n);
-            CHECK(n > 0 && memcmp((const char *)amp_optimizer_model(&opt[0], 0) + first * size,
-                                  (const char *)amp_optimizer_model(&opt[k], 0) + first * size, n * size) == 0);
-            part_comes_back(&opt[k], grad + first);
+            gather_sliced(&whole, &d, 0, model[0], m[0], v[0]);
+            gather_sliced(&parts, &d, at, model[1], m[1], v[1]);
+            CHECK_MEM(model[1], model[0], sizeof model[0]);
+            CHECK_MEM(m[1], m[0], sizeof m[0]);
+            CHECK_MEM(v[1], v[0], sizeof v[0]);
         }
-        for (k = 0; k < 3; k++) amp_optimizer_free(&opt[k]);
+        amp_optimizer_free(&parts.opt), amp_optimizer_free(&whole.opt);
     }
+}
+
+TEST(moments_of_8_bits, "manual: moments of 8 bits are set to what amp_optimizer_moments gave, of groups whose largest was rounded "
+                        "past an exponent, of zeros and NaN, too; to others they are not, and nothing changes") {
+    enum { N = 32 * 64 + 5 };
+    static float       w[2][N], g[N], m[2][N], v[2][N];
+    amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, &storages[FP32_8BIT]);
+    amp_optimizer      opt[2];
+    uint64_t           rng = 4;
+    size_t             i;
+    int                step, k;
+    d.scaler.disabled = 1;
+    for (k = 0; k < 2; k++) one_tensor(&opt[k], d, N, NULL, w[k], g);
+    for (step = 0; step < 40; step++) {
+        for (i = 0; i < N; i++) g[i] = ldexpf(unit(&rng), (int)(i / 32) * 2 - 64) * (step < 2 || i % 32 < 9 ? 1.0f : 0.1f);
+        if (step == 30) g[100] = NAN;
+        OK(fused(&opt[0], 0.0f));
+        OK(amp_optimizer_moments(&opt[0], 0, m[0], v[0]));
+        OK(amp_optimizer_set_steps(&opt[1], (uint64_t)step + 1, 0));
+        OK(amp_optimizer_set_moments(&opt[1], 0, m[0], v[0]));
+        OK(amp_optimizer_moments(&opt[1], 0, m[1], v[1]));
+        CHECK_MEM(m[1], m[0], sizeof m[0]);
+        CHECK_MEM(v[1], v[0], sizeof v[0]);
+    }
+    CHECK(is_nan(bits_of(m[0][100])) && is_nan(bits_of(v[0][96]))); /* of all 32 */
+    v[0][7] *= 1.01f;
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt[1], 0, m[0], v[0]), AMP_ERROR_UNSUPPORTED);
+    v[0][7] = v[1][7], m[0][N - 1] += m[0][N - 1] * 0.01f, m[0][3] = 0.0f;
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt[1], 0, m[0], v[0]), AMP_ERROR_UNSUPPORTED);
+    OK(amp_optimizer_moments(&opt[1], 0, m[0], v[0]));
+    CHECK_MEM(m[1], m[0], sizeof m[0]);
+    CHECK_MEM(v[1], v[0], sizeof v[0]);
+    for (k = 0; k < 2; k++) amp_optimizer_free(&opt[k]);
 }
 
 /* ------------------------------------------------------------------------- what is not a master */
@@ -1351,7 +1388,8 @@ int main(int argc, char **argv) {
     RUN(small_steps);
     RUN(decays);
     RUN(rows);
-    RUN(shards);
+    RUN(slices);
+    RUN(moments_of_8_bits);
     RUN(spent_weights);
     RUN(refresh);
     RUN(refresh_anywhere);

@@ -1,5 +1,5 @@
-/* test_model.c - random calls, legal and illegal, on an optimizer: of any kind, in shards of
-   several ranks (threads) or one, with sparse gradients, storage formats, reports, scalers of its
+/* test_model.c - random calls, legal and illegal, on an optimizer: of any kind, alone or as one of
+   several ranks, with sparse gradients, storage formats, reports, scalers of its
    own and shared, files. model.h says what each call returns and what is there afterwards, bit for
    bit. What it does not compute (masters and moments in low precision) a second, plain optimizer
    does: its run has no saves in between, no new addresses, no report and no ranks.
@@ -20,11 +20,8 @@
 #include "../support/values.h"
 
 #include <stdarg.h>
-#if HAVE_POSIX
-#include <pthread.h>
-#endif
 
-enum { MAX_CALLS = 60, MAX_RANKS = 3, FILES = 3, FILE_SIZE = 1 << 16 };
+enum { MAX_CALLS = 60, TWIN = 1, BODIES = 2, FILES = 3, FILE_SIZE = 1 << 16 };
 
 /* ---------------------------------------------------------------------- what fails, and where */
 
@@ -68,7 +65,7 @@ static int fires(fault kind) {
 /* ------------------------------------------------------------------------------------ memory */
 
 typedef struct block { struct block *next, **from; size_t size, pad; } block;
-static block *blocks[MAX_RANKS + 3]; /* of each optimizer, of the test itself, of a session */
+static block *blocks[BODIES + 2]; /* of each optimizer, of the test itself, of a session */
 
 static void *take(block **list, size_t num_bytes) {
     block *b = (block *)malloc(sizeof *b + num_bytes);
@@ -101,8 +98,6 @@ static void heap_free(void *user, void *memory) {
 
 typedef struct body { /* an optimizer, and what it works on */
     amp_optimizer opt;
-    int           rank;
-    amp_ranks     ranks;
     char          problem[AMP_PROBLEM_SIZE];
     float        *weight[MAX_T];
     void         *grad[MAX_T], *model[MAX_T];
@@ -127,8 +122,8 @@ static struct {
     m_scaler    scaler; /* the shared one, as the model has it */
     amp_scaler  shared, twin_shared;
     int         alone;      /* is the twin left out for now? */
-    int         ranks, two; /* how many bodies; is there a twin, bodies[ranks]? */
-    body        bodies[MAX_RANKS + 1];
+    int         two;        /* is there a twin, bodies[TWIN]? */
+    body        bodies[BODIES];
     saved       saves[FILES];
     struct {              /* a session, as the model has it */
         int      runs;
@@ -162,56 +157,17 @@ static bool read_bytes(void *user, void *data, size_t num_bytes) {
     return true;
 }
 
-/* -------------------------------------------------------------------- ranks, which are threads */
+/* ------------------------------------------------------------------------------------- ranks */
 
-#if HAVE_POSIX
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t  changed;
-    int             arrived, left, meetings, fails;
-    double          sums[MAX_T + MAX_RANKS + 8], total[MAX_T + MAX_RANKS + 8];
-    uint32_t        maxima[2], most[2];
-} crew = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, {0}, {0}, {0}, {0}};
-
-static amp_result meet(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
-    size_t i;
-    int    meeting, met, fails;
-    (void)user;
-    if (num_sums > sizeof crew.sums / sizeof *crew.sums || num_maxima != 2) return AMP_ERROR_TOO_LARGE;
-    pthread_mutex_lock(&crew.lock);
-    meeting = crew.meetings;
-    for (i = 0; i < num_sums; i++) crew.sums[i] = (crew.arrived ? crew.sums[i] : 0.0) + sums[i];
-    for (i = 0; i < num_maxima; i++)
-        crew.maxima[i] = crew.arrived && crew.maxima[i] > maxima[i] ? crew.maxima[i] : maxima[i];
-    if (++crew.arrived == w.ranks) {
-        memcpy(crew.total, crew.sums, sizeof crew.total);
-        memcpy(crew.most, crew.maxima, sizeof crew.most);
-        crew.fails   = fires(REDUCTION);
-        crew.arrived = 0;
-        crew.meetings++;
-        pthread_cond_broadcast(&crew.changed);
-    }
-    while (crew.meetings == meeting && !crew.left) pthread_cond_wait(&crew.changed, &crew.lock);
-    met      = crew.meetings != meeting;
-    fails    = crew.fails;
-    if (met) memcpy(sums, crew.total, num_sums * sizeof *sums);
-    if (met) memcpy(maxima, crew.most, sizeof crew.most);
-    pthread_mutex_unlock(&crew.lock);
-    return fails ? AMP_ERROR_CUBLAS : met ? AMP_OK : AMP_ERROR_CUDA;
-}
-#else
-static amp_result meet(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
-    return user && sums && num_sums && maxima && num_maxima && fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
-}
-#endif
-
-/* One rank that has all, of others that have their own tensors. */
+/* This rank, of others that have their own tensors. */
 static amp_result meet_others(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
     const f64 all = add64(bits64(*sums), w.m.more_norm2);
     (void)user;
     if (num_sums != 1 || num_maxima != 2) return AMP_ERROR_TOO_LARGE;
     memcpy(sums, &all, sizeof all);
     if (w.m.more_flag) maxima[0] = w.m.more_flag;
+    if (!amp_optimizer_chunk_sums(&w.bodies[0].opt, NULL) && !amp_optimizer_chunk_sums(&w.bodies[TWIN].opt, NULL))
+        return AMP_OK; /* the step is refused: its error is another one */
     return fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
 }
 
@@ -219,33 +175,29 @@ static amp_result meet_others(void *user, double *sums, size_t num_sums, uint32_
 
 typedef enum operation {
     INIT, ADD, FLAT, PREPARE, CHECK, BEGIN, UNSCALE, END, STEP, GRAPH, SET_LR, REBIND, REBIND_ALL,
-    REFRESH, MOMENTS, SAVE, LOAD, SAVE_FILE, LOAD_FILE, ACCUMULATE
+    REFRESH, MOMENTS, SAVE, LOAD, SAVE_FILE, LOAD_FILE, SET_STEPS
 } operation;
 
 static struct {
     amp_optimizer_desc desc;
-    amp_tensor         whole[MAX_RANKS + 1], tensors[MAX_RANKS + 1][4]; /* of each body */
-    int                index, count, all_grads, all_weights, parts, stride, type;
+    amp_tensor         whole[BODIES], tensors[BODIES][4]; /* of each body */
+    int                index, count, all_grads, all_weights;
+    uint64_t           steps, skipped;
     float              rate;
     bytes             *file;
     const char        *path;
-    float             *weights[MAX_RANKS + 1][MAX_T];
-    void              *grads[MAX_RANKS + 1][MAX_T], *sent[MAX_RANKS + 1];
-    const float       *moments[MAX_RANKS + 1][2];
+    float             *weights[BODIES][MAX_T];
+    void              *grads[BODIES][MAX_T];
+    const float       *moments[BODIES][2];
 } job;
 
-/* What is each one's own in a desc. The last body is the twin. */
+/* What is each one's own in a desc. */
 static amp_result init_body(int k, body *b) {
-    amp_optimizer_desc d     = job.desc;
-    const int          twin  = k == w.ranks, whole = d.ranks && d.ranks->whole;
+    amp_optimizer_desc d = job.desc;
     if (d.allocator.allocate_fn) d.allocator.user = &blocks[k];
     d.problem = b->problem;
-    if (d.shared_scaler && twin) d.shared_scaler = &w.twin_shared;
-    if (d.ranks) b->ranks = *d.ranks;
-    if (d.ranks && !whole && b->ranks.rank == 0) b->ranks.rank = k;
-    if (twin && d.ranks && !whole) d.zero_grad = 1; /* as sums of ranks */
-    if (d.ranks) d.ranks = twin && !whole ? NULL : &b->ranks;
-    if (twin) d.report = NULL;
+    if (d.shared_scaler && k == TWIN) d.shared_scaler = &w.twin_shared;
+    if (k == TWIN) d.report = NULL;
     memset(&b->opt, 0xa5, sizeof b->opt); /* zeroed or not; one that is refused is zeroed */
     return amp_optimizer_init(&b->opt, &d);
 }
@@ -276,131 +228,60 @@ static amp_result perform(operation op, body *b) {
     case LOAD: job.file->at = 0; return amp_optimizer_load(opt, read_bytes, job.file);
     case SAVE_FILE: return amp_optimizer_save_file(opt, job.path);
     case LOAD_FILE: return amp_optimizer_load_file(opt, job.path);
-    case ACCUMULATE:
-        return amp_optimizer_accumulate(opt, job.index, job.sent[k], (size_t)job.stride,
-                                        (size_t)job.parts, (amp_dtype)job.type);
+    case SET_STEPS: return amp_optimizer_set_steps(opt, job.steps, job.skipped);
     }
     return AMP_OK;
 }
 
-#if HAVE_POSIX
-static operation current;
-static void     *perform_rank(void *user) {
-    body *b   = (body *)user;
-    b->result = perform(current, b);
-    pthread_mutex_lock(&crew.lock);
-    crew.left++;
-    pthread_cond_broadcast(&crew.changed);
-    pthread_mutex_unlock(&crew.lock);
-    return NULL;
-}
-#endif
-
-/* Do ranks meet in it? */
-static int together(operation op) {
-    return op == PREPARE || op == STEP || op == GRAPH || op == SAVE_FILE || op == LOAD_FILE;
-}
-
-/* All ranks whose result is not AMP_OK yet, at the same time if they meet. */
-static void perform_all(operation op) {
-    int r;
-#if HAVE_POSIX
-    const int meets =
-        op == PREPARE || op == STEP || op == GRAPH || op == SAVE_FILE || op == LOAD_FILE;
-    if (w.ranks > 1 && meets) {
-        pthread_t threads[MAX_RANKS];
-        current = op;
-        crew.arrived = crew.left = crew.fails = 0;
-        for (r = 1; r < w.ranks; r++)
-            if (pthread_create(&threads[r], NULL, perform_rank, &w.bodies[r]) != 0) abort();
-        perform_rank(&w.bodies[0]);
-        for (r = 1; r < w.ranks; r++) pthread_join(threads[r], NULL);
-        return;
-    }
-    crew.left = crew.fails = crew.arrived = 0;
-#endif
-    for (r = 0; r < w.ranks; r++)
-        if (w.bodies[r].result != AMP_OK) w.bodies[r].result = perform(op, &w.bodies[r]);
-}
-
-/* What amp.h returns for a call, made by all. Where a fault was planted in it, it has failed and
-   changed nothing, and is made again. */
+/* What amp.h returns for a call. Where a fault was planted in it, it has failed and changed
+   nothing, and is made again. */
 static void observe(void);
 static int  meets(operation op) { return op == STEP || op == GRAPH || op == CHECK || op == BEGIN; }
-static bytes scratch[MAX_RANKS + 1];
-
-static void sent_again(int r) { /* a load clears accumulators */
-    int i;
-    for (i = 0; i < w.m.num && w.m.ranks; i++) {
-        f32    all[MAX_E];
-        size_t first, n;
-        memcpy(all, &w.m.grad[w.m.t[i].first], sizeof(f32) * (size_t)w.m.t[i].n);
-        amp_optimizer_range(&w.bodies[r].opt, i, &first, &n);
-        if (w.m.t[i].learns &&
-            amp_optimizer_accumulate(&w.bodies[r].opt, i, all + first, 0, 1, AMP_F32) != AMP_OK)
-            stop("accumulate after a load");
-    }
-}
+static bytes scratch[BODIES];
 
 static void fails(operation op) {
     const amp_result error = fail_at.kind == ALLOCATION ? AMP_ERROR_OUT_OF_MEMORY
                              : fail_at.kind == REDUCTION ? AMP_ERROR_CUBLAS
                              : op == SAVE ? AMP_ERROR_WRITE : AMP_ERROR_READ;
+    body      *b = &w.bodies[0];
     amp_result was;
     int        r, i;
-    say(" = %s, as fault %d was planted;", amp_result_string(w.bodies[0].result), fail_at.at);
+    say(" = %s, as fault %d was planted;", amp_result_string(b->result), fail_at.at);
     fail_at.fired = 0;
-    for (r = 0; r < w.ranks && op == BEGIN; r++) {
-        if (w.bodies[r].truth) stop("begin_step is true, but its reduction failed");
-        w.bodies[r].result = amp_optimizer_end_step(&w.bodies[r].opt);
-    }
-    for (r = 0; r < w.ranks; r++)
-        if (!m_tells(w.bodies[r].result, OLDER, w.bodies[r].problem))
-            stop("\"%s\" of rank %d after a fault, but its message is \"%s\"",
-                 amp_result_string(w.bodies[r].result), r, w.bodies[r].problem);
-    was = w.bodies[0].result;
-    for (r = 1; r < w.ranks && was == error && fail_at.kind == ALLOCATION && together(op); r++) {
-        const amp_result theirs = op == PREPARE     ? AMP_ERROR_MISMATCH
-                                  : op == SAVE_FILE ? AMP_ERROR_WRITE
-                                                    : AMP_ERROR_READ;
-        if (w.bodies[r].result != theirs &&
-            (op != LOAD_FILE || w.bodies[r].result != AMP_ERROR_MISMATCH))
-            stop("rank %d of %d: \"%s\" (%s) where rank 0 has failed", r, w.ranks,
-                 amp_result_string(w.bodies[r].result), w.bodies[r].problem);
-    }
+    if (op == BEGIN && b->truth) stop("begin_step is true, but its reduction failed");
+    if (op == BEGIN) b->result = amp_optimizer_end_step(&b->opt);
+    if (!m_tells(b->result, OLDER, b->problem))
+        stop("\"%s\" after a fault, but its message is \"%s\"", amp_result_string(b->result),
+             b->problem);
+    was = b->result;
     if (meets(op))
-        for (r = 0; r < w.ranks + w.two; r++) { /* the twin, too, whose models are written anew */
+        for (r = 0; r < 1 + w.two; r++) { /* the twin, too, whose models are written anew */
             scratch[r].at = 0;
             if (amp_optimizer_load(&w.bodies[r].opt, read_bytes, &scratch[r]) != AMP_OK)
                 stop("what was saved loads");
-            if (r < w.ranks) sent_again(r);
             w.m.seen_updates = 0;
             m_refresh(&w.m);
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
         }
-    else if (w.ranks == 1 || op == PREPARE) observe();
-    for (r = 0; r < w.ranks; r++) /* alone, a rank that has added a tensor has it */
-        if (together(op) || meets(op)) w.bodies[r].result = AMP_ERROR_STALE;
-    perform_all(op);
-    if (was == AMP_OK ||
-        (was != error && was != w.bodies[0].result)) /* what fails without it may fail so */
+    else observe();
+    b->result = perform(op, b);
+    if (was == AMP_OK || (was != error && was != b->result)) /* what fails without it may fail so */
         stop("a fault gives \"%s\", not \"%s\"", amp_result_string(was), amp_result_string(error));
 }
 
 static void attempt(operation op) {
-    int r;
+    body *b = &w.bodies[0];
+    int   r;
     if (fail_at.kind == REDUCTION && meets(op) && m_ready(&w.m, BETWEEN) == AMP_OK)
-        for (r = 0; r < w.ranks + w.two; r++) {
+        for (r = 0; r < 1 + w.two; r++) {
             scratch[r].size = 0;
             if (amp_optimizer_save(&w.bodies[r].opt, write_bytes, &scratch[r]) != AMP_OK)
                 stop("save");
         }
-    for (r = 0; r < w.ranks; r++)
-        w.bodies[r].result = AMP_ERROR_STALE; /* no result of these calls */
-    for (r = 0; r < w.ranks; r++) strcpy(w.bodies[r].problem, OLDER);
+    strcpy(b->problem, OLDER);
     allocations   = 0;
     fail_at.armed = 1;
-    perform_all(op);
+    b->result     = perform(op, b);
     fail_at.armed = 0;
     if (fail_at.fired) fails(op);
     else if (op >= CHECK && op <= MOMENTS && allocations) stop("it allocates");
@@ -408,21 +289,18 @@ static void attempt(operation op) {
 
 /* That is what it should have returned. */
 static amp_result expect(operation op, amp_result expected) {
-    int r;
-    say(" = %s\n", amp_result_string(w.bodies[0].result));
-    for (r = 0; r < w.ranks; r++) {
-        const body *b = &w.bodies[r];
-        if (b->result != expected)
-            stop("rank %d of %d: \"%s\" (%s), not \"%s\"", r, w.ranks, amp_result_string(b->result),
-                 b->problem, amp_result_string(expected));
-        if (op == BEGIN || expected == AMP_ERROR_NOT_INITIALIZED) continue; /* end_step tells; no desc */
-        if (!m_tells(expected, OLDER, b->problem))
-            stop("\"%s\", but its message is \"%s\"", amp_result_string(expected), b->problem);
-    }
+    const body *b = &w.bodies[0];
+    say(" = %s\n", amp_result_string(b->result));
+    if (b->result != expected)
+        stop("\"%s\" (%s), not \"%s\"", amp_result_string(b->result), b->problem,
+             amp_result_string(expected));
+    if (op != BEGIN && expected != AMP_ERROR_NOT_INITIALIZED && /* end_step tells; no desc */
+        !m_tells(expected, OLDER, b->problem))
+        stop("\"%s\", but its message is \"%s\"", amp_result_string(expected), b->problem);
     if (op == BEGIN && w.m.pending != AMP_OK) return expected; /* the twin's scale was asked for */
     if (w.two && (expected == AMP_OK || op == END) && op != LOAD && op != LOAD_FILE &&
         op != SAVE && op != SAVE_FILE)
-        (void)perform(op, &w.bodies[w.ranks]);
+        (void)perform(op, &w.bodies[TWIN]);
     return expected;
 }
 
@@ -473,23 +351,19 @@ static void same_array(const char *what, int i, const void *x, int type, int n, 
 static void observe_tensor(body *b, int i) {
     const m_optimizer *m = &w.m;
     const m_tensor    *t = &m->t[i];
-    amp_optimizer     *o = &b->opt, *twin = w.two && !m_plain(t) ? &w.bodies[w.ranks].opt : NULL;
+    amp_optimizer     *o = &b->opt, *twin = w.two && !m_plain(t) ? &w.bodies[TWIN].opt : NULL;
     const int type = t->has_model ? t->model_type : (int)AMP_F32, has = m_has(m, t);
-    size_t             first, n;
     amp_grad_stats          stats;
     float              moment[2][MAX_E], twins[2][MAX_E];
     int                k, own;
-    amp_optimizer_range(o, i, &first, &n);
-    if (!m->ranks && (first || n != (size_t)t->n))
-        stop("the range of tensor %d is not all of it", i);
     same_array("model", i, amp_optimizer_model(o, i), type, t->n,
                (t->has_model ? m->model : m->w) + t->at,
                twin ? amp_optimizer_model(twin, i) : NULL);
     if (m_coded(t) ? amp_optimizer_master(o, i) != NULL : 0) stop("tensor %d has a master", i);
     if (!m_coded(t))
-        same_array("master", i, amp_optimizer_master(o, i), AMP_F32, (int)n, m->w + t->at + first,
-                   twin ? amp_optimizer_master(twin, i) + first : NULL);
-    if (!m_coded(t) && t->own_weight && !m->ranks && t->n &&
+        same_array("master", i, amp_optimizer_master(o, i), AMP_F32, t->n, m->w + t->at,
+                   twin ? amp_optimizer_master(twin, i) : NULL);
+    if (!m_coded(t) && t->own_weight && t->n &&
         amp_optimizer_master(o, i) != b->weight[i])
         stop("the master of tensor %d is elsewhere", i);
     TELLS("moments' result", b,
@@ -499,11 +373,11 @@ static void observe_tensor(body *b, int i) {
               AMP_ERROR_UNSUPPORTED);
     if (twin && has) (void)amp_optimizer_moments(twin, i, twins[0], has == 2 ? twins[1] : NULL);
     for (k = 0; k < has; k++)
-        same_array(k ? "second moment" : "moment", i, moment[k], AMP_F32, (int)n,
-                   m->moment[k] + t->at + first, twin ? twins[k] + first : NULL);
-    if (!m->ranks && b->grad[i])
+        same_array(k ? "second moment" : "moment", i, moment[k], AMP_F32, t->n,
+                   m->moment[k] + t->at, twin ? twins[k] : NULL);
+    if (b->grad[i])
         same_array("gradient", i, b->grad[i], t->grad_type, t->values, m->grad + t->first, NULL);
-    if (!m->ranks && t->length && *b->num_rows[i] != m->num_rows[i])
+    if (t->length && *b->num_rows[i] != m->num_rows[i])
         stop("num_rows of tensor %d", i);
     own = m_yours(m, t) && t->has_grad;
     if (t->n && (amp_optimizer_grad(o, i) != NULL) != own) stop("grad of tensor %d", i);
@@ -513,12 +387,11 @@ static void observe_tensor(body *b, int i) {
     TELLS("stats' result", b, amp_optimizer_stats(o, i, &stats), AMP_OK);
     SAME("stats.bad_row", stats.bad_row, t->stats.bad_row);
     if (t->stats.bad_row) return;
-    own = n != 0 || !m->ranks; /* in shards of whole tensors */
-    SAME("stats.nonfinite", stats.nonfinite, own ? t->stats.nonfinite : 0);
-    SAME("stats.nan", stats.nan, own ? t->stats.nan : 0);
-    SAME("stats.first_nonfinite", stats.first_nonfinite, own ? t->stats.first : (uint64_t)t->n);
-    SAME("stats.zeros", stats.zeros, own ? t->stats.zeros : 0);
-    SAME("stats.max_finite", bits32(stats.max_finite), own ? t->stats.max : 0);
+    SAME("stats.nonfinite", stats.nonfinite, t->stats.nonfinite);
+    SAME("stats.nan", stats.nan, t->stats.nan);
+    SAME("stats.first_nonfinite", stats.first_nonfinite, t->stats.first);
+    SAME("stats.zeros", stats.zeros, t->stats.zeros);
+    SAME("stats.max_finite", bits32(stats.max_finite), t->stats.max);
 }
 
 static void observe_scaler(const m_scaler *s, const amp_scaler *is) {
@@ -544,19 +417,16 @@ static void observe_report(const body *b) {
     amp_iteration      last[4];
     amp_tensor_report  tensor;
     size_t             count = 4;
-    int                i, known = 1;
+    int                i;
     TELLS("report's result", b, amp_optimizer_report(&b->opt, &report), AMP_OK);
     SAME("report.iterations", report.iterations, m->step + m->skipped);
     SAME("report.steps", report.steps, m->step);
     SAME("report.overflows and .asked", report.overflows + report.asked,
          m->record.skips[0] + m->record.skips[1]);
-    if (!m->record.of_ranks)
-        SAME("report.asked", report.asked,
-             m->record.skips[1]); /* an overflow of another rank, too */
+    SAME("report.asked", report.asked, m->record.skips[1]); /* an overflow of another rank, too */
     TELLS("history's result", b, amp_optimizer_history(&b->opt, last, &count), AMP_OK);
-    known = m->ranks < 2 && !m->record.of_ranks;
     if (m->record.last.iteration && !count) stop("history is empty");
-    if (m->record.last.iteration && known) {
+    if (m->record.last.iteration) {
         const amp_iteration *t = &last[count - 1];
         SAME("iteration", t->iteration, m->record.last.iteration);
         SAME("its skip", (int)t->skip, m->record.last.skip);
@@ -565,7 +435,7 @@ static void observe_report(const body *b) {
         SAME("its clip factor", bits32(t->clip_factor), m->record.last.clip);
         if (!same64(m->record.last.norm, t->norm)) stop("its norm is %g", t->norm);
     }
-    for (i = 0; i < m->num && !m->record.of_ranks; i++) {
+    for (i = 0; i < m->num; i++) {
         TELLS("report_tensor's result", b, amp_optimizer_report_tensor(&b->opt, i, &tensor), AMP_OK);
         SAME("its overflows", tensor.overflows, m->t[i].seen.overflows);
         SAME("its nans", tensor.nans, m->t[i].seen.nans);
@@ -631,28 +501,8 @@ static void observe_body(body *b) {
              (unsigned long long)bits64(status.norm), (unsigned long long)m->norm);
 }
 
-/* Each rank's range of models to all. */
-static void gather(void) {
-    int    i, r, other;
-    size_t first, n;
-    for (i = 0; i < w.m.num && w.ranks > 1 && w.m.prepared; i++)
-        for (r = 0; r < w.ranks; r++) {
-            const size_t size = size_of((amp_dtype)w.m.t[i].model_type);
-            const char  *from = (const char *)amp_optimizer_model(&w.bodies[r].opt, i);
-            amp_optimizer_range(&w.bodies[r].opt, i, &first, &n);
-            for (other = 0; other < w.ranks && n; other++)
-                if (other != r)
-                    memcpy((char *)(uintptr_t)amp_optimizer_model(&w.bodies[other].opt, i) +
-                               first * size,
-                           from + first * size, n * size);
-        }
-}
-
 static void observe(void) {
-    int r;
-    if (w.alone) return; /* without the twin nobody knows all numbers */
-    gather();
-    for (r = 0; r < w.ranks; r++) observe_body(&w.bodies[r]);
+    if (!w.alone) observe_body(&w.bodies[0]); /* without the twin nobody knows all numbers */
 }
 
 /* --------------------------------------------------------------------------------------- calls */
@@ -676,7 +526,7 @@ static void call_free(void) {
     int r;
     say("free\n");
     end_session(); /* optimizers outlive it */
-    for (r = 0; r < w.ranks + w.two; r++) {
+    for (r = 0; r < 1 + w.two; r++) {
         amp_optimizer_free(&w.bodies[r].opt);
         if (one_in(4)) amp_optimizer_free(&w.bodies[r].opt);
         if (blocks[r]) stop("free leaves memory");
@@ -686,11 +536,10 @@ static void call_free(void) {
 }
 
 /* What the sequence is about, and what this call changes of it. */
-static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *report,
-                      amp_storage *storage) {
+static void some_desc(amp_optimizer_desc *d, amp_report_desc *report, amp_storage *storage) {
     static const double betas[] = {0, 0.5, 0.9, 0.999};
     const uint64_t own = rng;
-    memset(d, 0, sizeof *d), memset(ranks, 0, sizeof *ranks), memset(report, 0, sizeof *report);
+    memset(d, 0, sizeof *d), memset(report, 0, sizeof *report);
     rng     = w.shape;
     d->kind = (amp_kind)below(4);
     if (d->kind == AMP_KIND_SGD && chance(60)) d->momentum = 0.5 + 0.25 * below(3);
@@ -699,22 +548,16 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
     *storage    = storages[chance(50) ? 0 : below(STORAGES)];
     if (d->kind != AMP_KIND_OWN && chance(40)) d->storage = storage;
     if (d->storage && storage->master != AMP_FORMAT_F32) d->dtype = AMP_BF16;
-    if (d->kind != AMP_KIND_OWN && chance(25)) d->ranks = ranks;
-    else if (chance(12)) d->ranks = ranks, ranks->whole = 1;
+    if (chance(20)) d->reduce_fn = meet_others;
     if (chance(15)) d->shared_scaler = &w.shared;
-    if (d->shared_scaler && d->ranks && !ranks->whole) d->ranks = NULL;
     if (chance(30)) d->report = report;
     d->zero_grad        = chance(30);
     d->unscale_in_place = chance(20);
     d->seed             = below(3);
-    ranks->count        = 1 + (int)below(MAX_RANKS);
     rng = own;
-    if (!HAVE_POSIX) ranks->count = 1;
-    if (chance(40)) ranks->count = HAVE_POSIX ? 1 + (int)below(MAX_RANKS) : 1;
     if (chance(20) && d->dtype != AMP_BF16) d->dtype = (amp_dtype)below(3);
     if (chance(30)) d->report = d->report ? NULL : report;
     report->every    = (int)below(3);
-    ranks->reduce_fn    = ranks->whole ? meet_others : meet;
     d->beta1         = betas[below(3)];
     d->beta2         = betas[below(4)];
     d->eps           = one_in(3) ? 0.001 : 0.0;
@@ -729,7 +572,6 @@ static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *
     }
     if (d->storage && chance(15)) *storage = storages[below(STORAGES)];
     if (d->storage && storage->master != AMP_FORMAT_F32) d->dtype = AMP_BF16;
-    d->first_step    = one_in(8) ? 7 : 0;
     d->scaler.preset = (amp_preset)(chance(50) ? 0 : below(AMP_PRESET_MXNET + 1));
     d->scaler.growth_interval = (int)below(4);
     if (chance(60)) d->scaler.init_scale = chance(80) ? 1024.0f : 0.25f;
@@ -777,13 +619,12 @@ static amp_result spoil_desc(amp_optimizer_desc *d) {
 }
 
 static void call_init(int illegal) {
-    static amp_ranks       ranks;
     static amp_report_desc report;
     static amp_storage     storage;
     amp_optimizer_desc    *d = &job.desc;
     amp_result             expected = AMP_OK;
     call_free();
-    some_desc(d, &ranks, &report, &storage);
+    some_desc(d, &report, &storage);
     d->allocator.allocate_fn = heap_alloc;
     d->allocator.release_fn  = heap_free;
     if (d->shared_scaler) {
@@ -791,31 +632,29 @@ static void call_init(int illegal) {
         m_scaler_init(&w.scaler, &d->scaler);
     }
     if (illegal) expected = spoil_desc(d);
-    if (d->ranks && !ranks.whole && d->kind == AMP_KIND_OWN) expected = AMP_ERROR_UNSUPPORTED;
-    w.ranks = d->ranks && !ranks.whole ? ranks.count : 1;
-    w.two   = 0;
-    say("init kind %d dtype %d preset %d scale %g interval %d%s%s ranks %d%s%s storage %s%s%s",
+    w.two = 0;
+    say("init kind %d dtype %d preset %d scale %g interval %d%s%s%s%s storage %s%s%s",
         (int)d->kind, (int)d->dtype, (int)d->scaler.preset, (double)d->scaler.init_scale,
         d->scaler.growth_interval, d->scaler.disabled ? " disabled" : "",
-        d->shared_scaler ? " shared" : "", d->ranks ? w.ranks : 0,
-        d->ranks && ranks.whole ? " whole" : "", d->report ? " report" : "",
+        d->shared_scaler ? " shared" : "", d->reduce_fn ? " ranks" : "",
+        d->report ? " report" : "",
         d->storage ? "own" : "fp32", d->zero_grad ? " zero_grad" : "",
         d->unscale_in_place ? " in place" : "");
     attempt(INIT);
     if (expect(INIT, expected) != AMP_OK) return;
     w.desc = *d;
     m_init(&w.m, d);
-    if (w.m.whole) w.m.more_norm2 = one_in(2) ? bits64(4.0) : 0;
+    if (w.m.meets) w.m.more_norm2 = one_in(2) ? bits64(4.0) : 0;
     w.two = 1; /* until prepare knows that no tensor needs it */
-    memset(&w.bodies[w.ranks], 0, sizeof(body));
+    memset(&w.bodies[TWIN], 0, sizeof(body));
     w.twin_shared = w.shared;
-    SAME("the twin's init", perform(INIT, &w.bodies[w.ranks]), AMP_OK);
+    SAME("the twin's init", perform(INIT, &w.bodies[TWIN]), AMP_OK);
 }
 
 /* Memory of the test's own; what ASan guards ends with the last element. */
 static void *array_of(size_t n, size_t size, int unaligned) {
     const size_t off = unaligned ? size / 2 : 0;
-    return (char *)take(&blocks[MAX_RANKS + 1], n * size + off) + off;
+    return (char *)take(&blocks[BODIES], n * size + off) + off;
 }
 
 /* A tensor of the sequence, or (odd) another one. What may not be in one of this desc is seldom. */
@@ -835,9 +674,9 @@ static amp_tensor some_tensor(int place, int odd, amp_rows *rows, amp_storage *s
     if (t.weight && chance(10)) t.model = t.weight;
     t.model_type = w.m.storage.master != AMP_FORMAT_F32 ? AMP_BF16 : (amp_dtype)below(3);
     t.keep_fp32 = chance(15);
-    if (t.keep_fp32 || (t.model == (void *)t.weight && w.m.ranks)) t.model_type = AMP_F32;
-    t.own = chance((w.shape >> 12 & 3) == 0 ? w.m.ranks ? 3 : 50 : 0); /* of every fourth sequence */
-    if (w.m.kind != (int)AMP_KIND_OWN && !w.m.ranks && (!t.own || chance(5)) &&
+    if (t.keep_fp32) t.model_type = AMP_F32;
+    t.own = chance((w.shape >> 12 & 3) == 0 ? 50 : 0); /* of every fourth sequence */
+    if (w.m.kind != (int)AMP_KIND_OWN && (!t.own || chance(5)) &&
         !(w.m.kind == (int)AMP_KIND_SGD && w.m.moments) && chance(25)) {
         rows->row_length = w.m.storage.moments == AMP_FORMAT_8BIT || chance(20) ? 32 : 1 + below(3);
         rows->max_rows   = chance(20) ? 140 / rows->row_length + 1 : 1 + below(6);
@@ -873,8 +712,8 @@ static amp_result may_add(const amp_tensor *t, int flat) {
     if (t->n && !t->weight && !t->model) return AMP_ERROR_INVALID_ARGUMENT;
     if (m_bad_rate(t->lr_scale) || m_bad_rate(t->weight_decay)) return AMP_ERROR_INVALID_CONFIG;
     if (t->keep_fp32 && t->model && t->model_type != AMP_F32) return AMP_ERROR_INVALID_CONFIG;
-    if (t->own && (t->rows || m->ranks)) return AMP_ERROR_UNSUPPORTED;
-    if (t->rows && (flat || own || m->ranks || (m->kind == (int)AMP_KIND_SGD && m->moments)))
+    if (t->own && t->rows) return AMP_ERROR_UNSUPPORTED;
+    if (t->rows && (flat || own || (m->kind == (int)AMP_KIND_SGD && m->moments)))
         return AMP_ERROR_UNSUPPORTED;
     if (t->rows && (!t->rows->row_length || t->n % t->rows->row_length || !t->rows->max_rows))
         return AMP_ERROR_INVALID_CONFIG;
@@ -910,16 +749,16 @@ static void fill_tensor(int i, const amp_tensor *t) {
         if (!t->weight) *p = rounded(type, *p);
     }
     for (k = 0; k < x->values; k++)
-        m->grad[x->first + k] = m->ranks ? 0 : rounded(x->grad_type, any_number(0));
+        m->grad[x->first + k] = rounded(x->grad_type, any_number(0));
     for (k = 0; k < x->most; k++) m->rows[x->first + k] = 0;
     m->num_rows[i] = 0;
-    for (r = 0; r < w.ranks + w.two; r++) {
+    for (r = 0; r < 1 + w.two; r++) {
         body *b = &w.bodies[r];
         for (k = 0; k < x->n && t->weight; k++)
             put_value(b->weight[i], AMP_F32, k, m->w[x->at + k]);
         for (k = 0; k < x->n && t->model && t->model != (void *)t->weight; k++)
             put_value(b->model[i], type, k, m->w[x->at + k]);
-        for (k = 0; k < x->values && b->grad[i] && (!m->ranks || r == w.ranks); k++)
+        for (k = 0; k < x->values && b->grad[i]; k++)
             put_value(b->grad[i], x->grad_type, k, m->grad[x->first + k]);
     }
 }
@@ -946,8 +785,6 @@ static amp_tensor with_arrays(int k, int i, const amp_tensor *t, amp_rows *rows)
     }
     b->weight[i] = x.weight;
     b->model[i]  = x.model;
-    if (k == w.ranks && w.m.ranks) x.grad_type = AMP_F32; /* sums of ranks */
-    if (k == w.ranks && w.m.ranks && b->grad[i]) b->grad[i] = x.grad = array_of(t->n, 4, 0);
     return x;
 }
 
@@ -958,7 +795,7 @@ static int has_room(size_t n) {
 
 /* Add t, of which flags tell what it has. */
 static void add_tensor(const amp_tensor *t, amp_rows *of, amp_result expected, int overlaps) {
-    static amp_rows rows[MAX_RANKS + 1];
+    static amp_rows rows[BODIES];
     const int       i = w.m.num;
     int             k;
     say("add%s n %d%s%s%s grad type %d model type %d rows of %d, at most %d, storage %d",
@@ -967,7 +804,7 @@ static void add_tensor(const amp_tensor *t, amp_rows *of, amp_result expected, i
         (int)t->grad_type, (int)t->model_type, t->rows ? (int)of->row_length : 0,
         t->rows ? (int)of->max_rows : 0,
         t->storage ? (int)t->storage->master * 8 + (int)t->storage->moments : -1);
-    for (k = 0; k < w.ranks + w.two; k++) {
+    for (k = 0; k < 1 + w.two; k++) {
         rows[k]      = *of;
         job.whole[k] = *t;
         if (m_ready(&w.m, ADDING) == AMP_OK) job.whole[k] = with_arrays(k, i, t, &rows[k]);
@@ -995,7 +832,7 @@ static void call_add(int illegal) {
     values = t.rows ? rows.row_length * rows.max_rows : t.n;
     if (!has_room(values) || !has_room(t.n)) return;
     if (expected == AMP_OK) expected = may_add(&t, 0);
-    overlaps = one_in(60) && expected == AMP_OK && w.m.num && !w.m.ranks && t.grad && values &&
+    overlaps = one_in(60) && expected == AMP_OK && w.m.num && t.grad && values &&
                w.m.t[w.m.num - 1].has_grad && w.m.t[w.m.num - 1].values;
     add_tensor(&t, &rows, expected, overlaps);
 }
@@ -1032,7 +869,7 @@ static void call_flat(int illegal) {
         expected = may_add(&t, 1);
     }
     if (illegal && expected == AMP_OK) expected = AMP_ERROR_INVALID_ARGUMENT;
-    for (k = 0; k < w.ranks + w.two; k++) {
+    for (k = 0; k < 1 + w.two; k++) {
         job.whole[k] = whole;
         memcpy(job.tensors[k], part, sizeof part);
         if (expected == AMP_OK) job.whole[k] = with_arrays(k, first, &whole, &rows);
@@ -1049,9 +886,9 @@ static void call_flat(int illegal) {
         t.grad_type = whole.grad_type;
         m_add(&w.m, &t);
         w.given[first + i] = t;
-        for (k = 0; k < w.ranks + w.two; k++) {
+        for (k = 0; k < 1 + w.two; k++) {
             body     *b    = &w.bodies[k];
-            const int type = k == w.ranks && w.m.ranks ? (int)AMP_F32 : (int)whole.grad_type;
+            const int type = (int)whole.grad_type;
             char *grads    = (char *)(i ? job.grads[k][0] : b->grad[first]);
             if (!i) job.grads[k][0] = grads, job.weights[k][0] = b->weight[first];
             b->weight[first + i] = job.weights[k][0] + at;
@@ -1073,31 +910,28 @@ static void call_prepare(void) {
     if (expect(PREPARE, expected) != AMP_OK) return;
     m_prepare(&w.m);
     for (i = 0; i < w.m.num; i++) needs |= !m_plain(&w.m.t[i]);
-    if (!needs && w.two) amp_optimizer_free(&w.bodies[w.ranks].opt), w.two = 0;
-    if (w.two) (void)amp_optimizer_loss_scale_ptr(&w.bodies[w.ranks].opt);
+    if (!needs && w.two) amp_optimizer_free(&w.bodies[TWIN].opt), w.two = 0;
+    if (w.two) (void)amp_optimizer_loss_scale_ptr(&w.bodies[TWIN].opt);
 }
 
 static void call_ask(void) {
-    int        r, how = (int)below(4);
-    amp_status status;
+    const amp_optimizer *o = &w.bodies[0].opt;
+    const int            how = (int)below(4);
+    amp_status           status;
     say("ask %d\n", how);
-    for (r = 0; r < w.ranks; r++) {
-        const amp_optimizer *o = &w.bodies[r].opt;
-        if (how == 0) (void)amp_optimizer_loss_scale(o);
-        else if (how == 1) (void)amp_optimizer_loss_scale_ptr(o);
-        else if (how == 2) (void)amp_optimizer_scaler(o);
-        else (void)amp_optimizer_status(o, &status);
-    }
+    if (how == 0) (void)amp_optimizer_loss_scale(o);
+    else if (how == 1) (void)amp_optimizer_loss_scale_ptr(o);
+    else if (how == 2) (void)amp_optimizer_scaler(o);
+    else (void)amp_optimizer_status(o, &status);
     if (w.m.prepared && how < 3) w.m.asked = 1; /* status does not ask */
 }
 
-/* New gradients of one kind, written where amp.h reads them; ranks add them up. */
+/* New gradients of one kind, written where amp.h reads them. */
 static void write_grad(int i) {
     const m_tensor *t = &w.m.t[i];
     int             r, k;
-    for (r = 0; r < w.ranks + w.two; r++) {
+    for (r = 0; r < 1 + w.two; r++) {
         body *b = &w.bodies[r];
-        if (w.m.ranks && r < w.ranks) continue;
         for (k = 0; k < t->values && b->grad[i]; k++)
             put_value(b->grad[i], t->grad_type, k, w.m.grad[t->first + k]);
         for (k = 0; k < t->most; k++) memcpy(&b->rows[i][k], &w.m.rows[t->first + k], 4);
@@ -1105,59 +939,12 @@ static void write_grad(int i) {
     }
 }
 
-static f32 tree_of(const f32 *x, int count, int stride) {
-    f32 sum;
-    int k;
-    if (count % 2 == 0)
-        return add32(tree_of(x, count / 2, stride),
-                     tree_of(x + count / 2 * stride, count / 2, stride));
-    for (sum = add32(0, x[0]), k = 1; k < count; k++) sum = add32(sum, x[k * stride]);
-    return sum;
-}
-
-static void call_accumulate(int i, int how) {
-    static f32     parts[6 * 64];
-    static unsigned char sent[6 * 64 * 4];
-    m_tensor      *t = i < w.m.num ? &w.m.t[i] : NULL;
-    const int      count = (int)below(6), n = t ? t->n : 4;
-    amp_result expected = !w.m.initialized ? AMP_ERROR_NOT_INITIALIZED
-                          : !t             ? AMP_ERROR_INVALID_ARGUMENT
-                                           : m_ready(&w.m, AFTER);
-    int            k, r;
-    if (n > 64) return;
-    job.index = i, job.parts = count, job.stride = n, job.type = (int)below(3);
-    if (expected == AMP_OK && (!w.m.ranks || !t->learns)) expected = AMP_ERROR_UNSUPPORTED;
-    for (k = 0; k < count * n; k++) {
-        parts[k] = rounded(job.type, any_number(how));
-        put_value(sent, job.type, k, parts[k]);
-    }
-    for (r = 0; r < w.ranks; r++) {
-        size_t first, has;
-        amp_optimizer_range(&w.bodies[r].opt, i, &first, &has);
-        job.sent[r] = sent + first * size_of((amp_dtype)job.type);
-    }
-    say("accumulate %d, %d parts of type %d and kind %d", i, count, job.type, how);
-    attempt(ACCUMULATE);
-    k = w.two, w.two = 0; /* the twin has the sums */
-    if (expect(ACCUMULATE, expected) == AMP_OK) {
-        for (r = 0; r < n && count; r++) {
-            f32 *g = &w.m.grad[t->first + r];
-            *g = add32(*g, count == 1 ? parts[r] : tree_of(parts + r, count, n));
-        }
-        w.two = k;
-        write_grad(i);
-    }
-    w.two = k;
-}
-
 static void call_grads(int how, int all) {
     int i, k, at;
-    say("gradients of kind %d%s\n", how, w.m.ranks ? " by" : "");
+    say("gradients of kind %d\n", how);
     for (i = 0; i < w.m.num && m_ready(&w.m, BETWEEN) == AMP_OK; i++) {
         m_tensor *t = &w.m.t[i];
         if (!all && one_in(2)) continue;
-        if (w.m.ranks && t->learns) call_accumulate(i, how > 4 ? 0 : how);
-        if (w.m.ranks) continue;
         for (k = 0; k < t->values; k++) {
             f32 *g = &w.m.grad[t->first + k];
             *g     = rounded(t->grad_type, any_number(how > 4 ? 0 : how));
@@ -1179,7 +966,7 @@ static void call_grads(int how, int all) {
 static void own_optimizer(f32 lr) {
     int i, k, r;
     say("    own optimizer\n");
-    for (r = 0; r < w.ranks + w.two; r++)
+    for (r = 0; r < 1 + w.two; r++)
         for (i = 0; i < w.m.num; i++) {
             float       *p = amp_optimizer_master(&w.bodies[r].opt, i);
             const float *g = amp_optimizer_grad(&w.bodies[r].opt, i);
@@ -1198,13 +985,12 @@ static void own_optimizer(f32 lr) {
 }
 
 static void call_begin(int steps) {
-    int r, should;
+    int should;
     say("begin_step");
     attempt(BEGIN);
     should = m_begin_step(&w.m, scaler_of());
     expect(BEGIN, AMP_OK);
-    for (r = 0; r < w.ranks; r++)
-        if (w.bodies[r].truth != (should != 0)) stop("begin_step is %d", w.bodies[r].truth);
+    if (w.bodies[0].truth != (should != 0)) stop("begin_step is %d", w.bodies[0].truth);
     if (should && steps) own_optimizer(0x3d000000);
 }
 
@@ -1258,35 +1044,41 @@ static void call_set_lr(int illegal) {
     if (expect(SET_LR, expected) == AMP_OK) w.m.lr = bits32(job.rate), w.m.has_lr = 1;
 }
 
-/* Moments of tensor i, which need not be there; of a rank its range. What is illegal is so for all
-   ranks. */
+/* Moments of tensor i, which need not be there. */
 static void call_moments(int i, int illegal) {
     static f32 values[2][MAX_E];
     const int  there = i >= 0 && i < w.m.num, n = there ? w.m.t[i].n : 1;
     int        has = there ? m_has(&w.m, &w.m.t[i]) : 0, r, k, j;
-    if (illegal && (w.ranks == 1 || one_in(2))) has = w.ranks > 1 ? 2 : (int)below(3);
+    const int  zeros = one_in(4); /* which a step of 0, and moments of 8 bits, take */
+    if (illegal) has = (int)below(3);
     for (k = 0; k < 2; k++)
         for (j = 0; j < n; j++) {
-            values[k][j] = any_number(one_in(10) ? (int)below(5) : 0);
+            values[k][j] = zeros ? 0 : any_number(one_in(10) ? (int)below(5) : 0);
             if (k && !one_in(30)) values[k][j] &= SIGN_LESS;
         }
-    for (r = 0; r < w.ranks + w.two; r++) {
-        size_t first = 0, part = (size_t)n;
-        if (r < w.ranks && there && w.m.prepared)
-            amp_optimizer_range(&w.bodies[r].opt, i, &first, &part);
+    for (r = 0; r < 1 + w.two; r++)
         for (k = 0; k < 2; k++) {
             float *x = NULL;
-            if (k < has && (part || illegal || one_in(2)))
-                x = (float *)array_of(part, 4, (int)(w.shape >> 6 & 1));
-            for (j = 0; j < (int)part && x; j++) put_value(x, AMP_F32, j, values[k][first + (size_t)j]);
+            if (k < has && (n || illegal || one_in(2)))
+                x = (float *)array_of((size_t)n, 4, (int)(w.shape >> 6 & 1));
+            for (j = 0; j < n && x; j++) put_value(x, AMP_F32, j, values[k][j]);
             job.moments[r][k] = x;
         }
-    }
     job.index = i;
     say("moments of %d, %d of them", i, has);
     attempt(MOMENTS);
     (void)expect(MOMENTS, m_set_moments(&w.m, i, has > 0 ? values[0] : NULL,
                                         has > 1 ? values[1] : NULL));
+}
+
+/* A run of another program, whose moments come, too, or do not. */
+static void call_set_steps(int illegal) {
+    static const uint64_t counts[] = {0, 1, 40, 0x7ffffffffffffff0u};
+    job.steps = counts[below(4)], job.skipped = counts[below(3)];
+    if (illegal) *(one_in(2) ? &job.steps : &job.skipped) |= (uint64_t)1 << 63;
+    say("set_steps %llu, %llu skipped", (unsigned long long)job.steps, (unsigned long long)job.skipped);
+    attempt(SET_STEPS);
+    (void)expect(SET_STEPS, m_set_steps(&w.m, job.steps, job.skipped));
 }
 
 /* Of all tensors. */
@@ -1299,7 +1091,6 @@ static void call_all_moments(void) {
    other numbers then. */
 static amp_result may_bind(int i, int weight, int grad) {
     const m_tensor *t = &w.m.t[i];
-    if (w.m.ranks) return AMP_ERROR_UNSUPPORTED;
     if (weight && !t->own_weight && !m_coded(t)) return AMP_ERROR_UNSUPPORTED;
     return grad == 1 && !t->learns ? AMP_ERROR_UNSUPPORTED : AMP_OK;
 }
@@ -1310,7 +1101,7 @@ static void new_arrays(int slot, int i, int weight, int grad) {
     int             r, k;
     for (k = 0; k < t->n && weight; k++)
         values[k] = one_in(3) || m_coded(t) ? any_number(0) : w.m.w[t->at + k];
-    for (r = 0; r < w.ranks + w.two; r++) {
+    for (r = 0; r < 1 + w.two; r++) {
         float *x = weight ? (float *)array_of((size_t)t->n, 4, 0) : NULL;
         void  *g = NULL;
         if (grad == 1) g = array_of((size_t)t->values, size_of((amp_dtype)t->grad_type), 1);
@@ -1326,7 +1117,7 @@ static void new_arrays(int slot, int i, int weight, int grad) {
 static void bound(int slot, int i, int weight, int grad) {
     m_tensor *t = &w.m.t[i];
     int       r, k;
-    for (r = 0; r < w.ranks + w.two; r++) {
+    for (r = 0; r < 1 + w.two; r++) {
         if (weight) w.bodies[r].weight[i] = job.weights[r][slot];
         if (grad == 1) w.bodies[r].grad[i] = job.grads[r][slot];
     }
@@ -1345,7 +1136,7 @@ static void call_rebind(void) {
     if (w.m.initialized && !there) expected = AMP_ERROR_INVALID_ARGUMENT;
     if (expected == AMP_OK) expected = may_bind(i, weight, grad);
     say("rebind %d%s%s", i, weight ? " weight" : "", grad == 2 ? " no grad" : grad ? " grad" : "");
-    for (r = 0; r <= w.ranks; r++) job.weights[r][0] = NULL, job.grads[r][0] = NULL;
+    for (r = 0; r < BODIES; r++) job.weights[r][0] = NULL, job.grads[r][0] = NULL;
     if (there) new_arrays(0, i, weight, grad);
     job.index = i;
     attempt(REBIND);
@@ -1379,11 +1170,11 @@ static void call_masters(void) {
     int i, r, k;
     say("masters\n");
     w.changed = 1;
-    for (i = 0; i < w.m.num && w.m.prepared && !w.m.ranks; i++)
+    for (i = 0; i < w.m.num && w.m.prepared; i++)
         for (k = 0; k < w.m.t[i].n && !m_coded(&w.m.t[i]); k++) {
             const f32 x = any_number(0);
             w.m.w[w.m.t[i].at + k] = x;
-            for (r = 0; r < w.ranks + w.two; r++)
+            for (r = 0; r < 1 + w.two; r++)
                 put_value(amp_optimizer_master(&w.bodies[r].opt, i), AMP_F32, k, x);
         }
 }
@@ -1417,7 +1208,7 @@ static void path_of(char *path, size_t size, int slot) {
 static void call_save(int slot) {
     saved           *f        = &w.saves[slot];
     const amp_result expected = m_ready(&w.m, BETWEEN);
-    const int        on_disk  = w.ranks > 1 || one_in(8);
+    const int        on_disk  = one_in(8);
     const operation  op       = on_disk ? SAVE_FILE : SAVE;
     char             path[4096];
     path_of(path, sizeof path, slot);
@@ -1429,7 +1220,7 @@ static void call_save(int slot) {
     f->is = GOOD, f->on_disk = on_disk, f->m = w.m, f->scaler = *scaler_of();
     f->file.at = f->twin.size = 0;
     job.file = &f->twin;
-    if (w.two) SAME("the twin's save", perform(SAVE, &w.bodies[w.ranks]), AMP_OK);
+    if (w.two) SAME("the twin's save", perform(SAVE, &w.bodies[TWIN]), AMP_OK);
 }
 
 static void call_load(int slot) {
@@ -1439,7 +1230,6 @@ static void call_load(int slot) {
     char            path[4096];
     int             i, k, lost = 0;
     if (f->is == EMPTY && f->on_disk) return;
-    if (w.ranks > 1 && !f->on_disk) return; /* of one optimizer, to each rank's share: on disk */
     path_of(path, sizeof path, slot);
     job.path = path, job.file = &f->file;
     say("load from %d%s", slot, f->on_disk ? " on disk" : "");
@@ -1460,15 +1250,14 @@ static void call_load(int slot) {
     job.file = &f->twin;
     if (w.two) {
         if (!f->twin.size) lost = 1;
-        else SAME("the twin's load", perform(LOAD, &w.bodies[w.ranks]), AMP_OK);
+        else SAME("the twin's load", perform(LOAD, &w.bodies[TWIN]), AMP_OK);
     }
-    for (i = 0; i < w.m.num && w.m.ranks; i++) write_grad(i);
     for (i = 0; i < w.m.num; i++) { /* numbers of a storage format that is not modelled */
         const float *master = amp_optimizer_master(&w.bodies[0].opt, i);
         const int    has = m_has(&w.m, &w.m.t[i]);
         float        moment[2][MAX_E];
         if (m_plain(&f->m.t[i]) || !m_plain(&w.m.t[i])) continue;
-        if (!master || w.ranks > 1 || w.m.ranks) lost = 1;
+        if (!master) lost = 1;
         for (k = 0; k < w.m.t[i].n && master; k++)
             w.m.w[w.m.t[i].at + k] = value_at(master, AMP_F32, k);
         SAME("moments' result",
@@ -1508,9 +1297,8 @@ static void call_scaler(void) {
     if (!w.m.prepared || (!w.m.asked && !w.m.shared) || (w.m.open && (what != 3 || w.m.shared)))
         return;
     w.m.asked = 1;
-    for (r = 0; r < w.ranks + w.two; r++) {
+    for (r = 0; r < 1 + w.two; r++) {
         amp_scaler *s = amp_optimizer_scaler(&w.bodies[r].opt);
-        if (r < w.ranks && r && w.m.shared) continue;
         if (what <= 2 && w.m.shared) is = amp_scaler_update(s);
         else if (what <= 2) is = amp_scaler_set_scale(s, scale);
         else if (what == 3) s->found_inf = 7;
@@ -1540,7 +1328,7 @@ static float       activations[1024 * 4], product[2][1024 * 8];
 
 static void end_session(void) {
     if (w.session.runs) amp_session_end(&the_session);
-    if (blocks[MAX_RANKS + 2]) stop("a session leaves memory");
+    if (blocks[BODIES + 1]) stop("a session leaves memory");
     memset(&w.session, 0, sizeof w.session);
 }
 
@@ -1589,7 +1377,7 @@ static void call_product(int i) {
     amp_autocast  *scope;
     f32            copy[32];
     int            k;
-    if (!x || w.m.t[i].n < 32 || w.m.ranks) return;
+    if (!x || w.m.t[i].n < 32) return;
     say("product with %d\n", i);
     copy_of(x, copy);
     for (k = 0; k < 32; k++) put_value(b, AMP_F16, k, copy[k]);
@@ -1608,7 +1396,7 @@ static void call_product(int i) {
 }
 
 static void call_session(int what, int i) {
-    static const amp_allocator memory = {heap_alloc, heap_free, &blocks[MAX_RANKS + 2]};
+    static const amp_allocator memory = {heap_alloc, heap_free, &blocks[BODIES + 1]};
     amp_session_desc of;
     const float *x = w.m.prepared ? amp_optimizer_master(&w.bodies[0].opt, i) : NULL;
     amp_result   should = AMP_OK;
@@ -1625,7 +1413,7 @@ static void call_session(int what, int i) {
         SAME("session_start", amp_session_start(&the_session, &of),
              w.session.runs ? AMP_ERROR_BAD_STATE : AMP_OK);
         w.session.runs = 1;
-    } else if (what <= 4 && x && w.m.t[i].n >= 32 && !w.m.ranks) {
+    } else if (what <= 4 && x && w.m.t[i].n >= 32) {
         const size_t n = one_in(5) ? 0 : (size_t)w.m.t[i].n;
         should = w.session.runs ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
         if (w.session.num == 8) return;
@@ -1662,7 +1450,7 @@ static void do_session(void) {
 typedef enum kind {
     DO_INIT, DO_FREE, DO_ADD, DO_FLAT, DO_PREPARE, DO_ASK, DO_GRADS, DO_STEP, DO_CHECK, DO_BEGIN,
     DO_UNSCALE, DO_END, DO_FUSED, DO_GRAPH, DO_SET_LR, DO_REBIND, DO_REBIND_ALL, DO_MASTERS,
-    DO_REFRESH, DO_SAVE, DO_LOAD, DO_AGAIN, DO_DAMAGE, DO_SCALER, DO_ACCUMULATE,
+    DO_REFRESH, DO_SAVE, DO_LOAD, DO_AGAIN, DO_DAMAGE, DO_SCALER, DO_SET_STEPS,
     DO_BRING, DO_SESSION, DO_MOMENTS, KINDS
 } kind;
 static const unsigned char shares[KINDS] = {1, 1, 2, 1, 2, 3, 6, 40, 2, 2, 2, 3, 3,
@@ -1758,7 +1546,7 @@ static void do_again(void) {
     if (!ready || one_in(6)) return;
     observe();
     for (i = 0; i < num; i++)
-        same &= w.m.t[i].has_grad == (w.given[i].grad || (w.m.ranks && w.m.t[i].learns));
+        same &= w.m.t[i].has_grad == (w.given[i].grad != NULL);
     same &= m_without_moments(&w.m) < 0; /* or the twin would lack what the file brings */
     if (same && one_in(2)) {
         again_alone(slot);
@@ -1805,7 +1593,7 @@ static void do_call(kind what) {
     case DO_AGAIN: do_again(); break;
     case DO_DAMAGE: call_damage(slot); break;
     case DO_SCALER: call_scaler(); break;
-    case DO_ACCUMULATE: call_accumulate((int)below((unsigned)w.m.num + 1), 0); break;
+    case DO_SET_STEPS: call_set_steps(one_in(8)); break;
     case DO_BRING: do_bring(slot); break;
     case DO_SESSION: do_session(); break;
     case DO_MOMENTS:
@@ -1822,7 +1610,6 @@ static int run(const sequence *q) {
     int          i, k;
     memset(&w, 0, sizeof w);
     w.shape = q->seed;
-    w.ranks = 1;
     (void)amp_cpu_force_tier(q->seed >> 8 & 1 ? NULL : q->seed >> 9 & 1 ? "c" : "avx2");
     fail_at.calls = fail_at.fired = 0;
     switch (setjmp(failed)) {
@@ -1841,7 +1628,7 @@ static int run(const sequence *q) {
     default: break; /* the model does not go on */
     }
     amp_session_end(&the_session);
-    for (i = 0; i < MAX_RANKS + 3; i++)
+    for (i = 0; i < BODIES + 2; i++)
         while (blocks[i]) drop(blocks[i] + 1);
     return result;
 }

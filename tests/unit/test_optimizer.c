@@ -1250,14 +1250,9 @@ static amp_result meet(void *user, double *norm2, size_t num_sums, uint32_t *max
     return AMP_OK;
 }
 
-/* Ranks that meet and have no shards. */
-static amp_ranks whole(amp_result (*reduce_fn)(void *, double *, size_t, uint32_t *, size_t), void *user) {
-    amp_ranks ranks;
-    memset(&ranks, 0, sizeof ranks);
-    ranks.whole  = 1;
-    ranks.reduce_fn = reduce_fn;
-    ranks.user   = user;
-    return ranks;
+static void meets(amp_optimizer_desc *d, amp_result (*reduce_fn)(void *, double *, size_t, uint32_t *, size_t), void *user) {
+    d->reduce_fn   = reduce_fn;
+    d->reduce_user = user;
 }
 
 TEST(ranks, "contract: reduce_fn meets in the middle of a check: norms add up, an overflow anywhere "
@@ -1266,11 +1261,10 @@ TEST(ranks, "contract: reduce_fn meets in the middle of a check: norms add up, a
     for (kind = 0; kind < NUM_KINDS; kind++) {
         amp_optimizer_desc desc = kind_desc(kind);
         other_rank         other;
-        const amp_ranks    ranks = whole(meet, &other);
         rig                r;
         uint64_t           before;
         memset(&other, 0, sizeof other);
-        desc.ranks    = &ranks;
+        meets(&desc, meet, &other);
         desc.max_norm = 2.5f;
         rig_single(&r, &desc, 2, AMP_F32);
         store(r.tensor[0].grad, AMP_F32, 0, 3.0f * 65536.0f);
@@ -1294,15 +1288,103 @@ TEST(ranks, "contract: reduce_fn meets in the middle of a check: norms add up, a
     }
 }
 
+/* Two ranks in turn: this one's sums by chunk, which it must be able to add as amp.h does. */
+typedef struct chunked { amp_optimizer *opt; int calls; size_t n; double sums[8], norm2; uint32_t maxima[2]; } chunked;
+static amp_result meet_chunks(void *user, double *norm2, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
+    chunked      *c = (chunked *)user;
+    const double *sums = amp_optimizer_chunk_sums(c->opt, &c->n);
+    (void)num_sums, (void)num_maxima;
+    c->calls++;
+    c->norm2 = *norm2;
+    CHECK(c->n <= 8 && (sums != NULL) == (c->n != 0));
+    if (sums) memcpy(c->sums, sums, c->n * sizeof *sums);
+    memcpy(c->maxima, maxima, sizeof c->maxima);
+    return AMP_OK;
+}
+
+TEST(chunk_sums, "manual: amp_optimizer_chunk_sums gives reduce_fn the sum of squares of each chunk, tensor after tensor, also of own "
+                 "tensors, of which sums[0] is the sum; elsewhere NULL and 0") {
+    enum { N = 16384 + 3 };
+    static float       w[2][N], g[2][N];
+    amp_optimizer_desc desc = kind_desc(1);
+    chunked            seen = {0};
+    amp_optimizer      opt;
+    amp_tensor         t = {0};
+    size_t             n = 9;
+    meets(&desc, meet_chunks, &seen);
+    seen.opt = &opt;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    t.n = N, t.weight = w[0], t.grad = g[0], t.own = 1;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    t.n = 2, t.weight = w[1], t.grad = NULL, t.own = 0; /* frozen: 0 */
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    t.n = N - 2, t.weight = w[1] + 2, t.grad = g[1];
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+    CHECK(!amp_optimizer_chunk_sums(&opt, &n) && !n && !amp_optimizer_chunk_sums(NULL, NULL));
+    CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.1f), AMP_OK);
+    g[0][5] = 1.0f, g[0][N - 1] = 2.0f, g[1][2] = 3.0f, g[1][N - 3] = 4.0f;
+    CHECK(amp_optimizer_begin_step(&opt));
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+    CHECK(seen.calls == 1 && seen.n == 5);
+    CHECK(seen.sums[0] == 1.0 && seen.sums[1] == 4.0 && seen.sums[2] == 0.0 && seen.sums[3] == 9.0 && seen.sums[4] == 16.0);
+    CHECK_EQ_F64(seen.norm2, 30.0);
+    CHECK(!amp_optimizer_chunk_sums(&opt, &n) && !n);
+    amp_optimizer_free(&opt);
+}
+
+TEST(refused_ranks, "manual: a rank whose step is refused before the check reduces once, with AMP_ASK_SKIP and no sums, and returns its "
+                    "error; in an open step it does not; what asks is obeyed with a disabled scaler, too") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        chunked            seen = {0};
+        other_rank         other = {0};
+        const float        lr = kind ? -1.0f : 0.1f;
+        rig                r;
+        uint64_t           before;
+        meets(&desc, meet_chunks, &seen);
+        seen.opt = &r.opt;
+        rig_single(&r, &desc, 5, AMP_F32);
+        fill_grads(&r, 1, 65536.0f);
+        CHECK(rig_step(&r, 0.1f));
+        before = state_digest(&r);
+        if (kind) CHECK_EQ_INT(amp_optimizer_step(&r.opt, lr), AMP_ERROR_INVALID_CONFIG);
+        else CHECK_EQ_INT(amp_optimizer_step(&r.opt, lr), AMP_ERROR_UNSUPPORTED);
+        CHECK(seen.calls == 2 && !seen.n && seen.maxima[0] == AMP_ASK_SKIP && !seen.maxima[1]);
+        CHECK_EQ_F64(seen.norm2, 0.0);
+        CHECK_EQ_U64(state_digest(&r), before);
+        if (!kind) {
+            CHECK(amp_optimizer_begin_step(&r.opt));
+            CHECK(!amp_optimizer_begin_step(&r.opt));
+            CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_ERROR_STEP_OPEN);
+            CHECK_EQ_INT(seen.calls, 3);
+            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_OPEN);
+        }
+        rig_end(&r);
+        meets(&desc, meet, &other);
+        desc.scaler.disabled = 1;
+        rig_single(&r, &desc, 5, AMP_F32);
+        fill_grads(&r, 1, 1.0f);
+        other.maxima[0] = 1; /* an overflow elsewhere */
+        CHECK(rig_step(&r, 0.1f));
+        before = state_digest(&r);
+        fill_grads(&r, 1, 1.0f);
+        other.maxima[0] = AMP_ASK_SKIP;
+        CHECK(!rig_step(&r, 0.1f));
+        CHECK_EQ_U64(state_digest(&r), before);
+        rig_end(&r);
+    }
+}
+
 TEST(ranks_magnitude, "law 5: the largest magnitude of all ranks is checked as a product") {
     amp_optimizer_desc desc = kind_desc(1);
     const float        large = 3e38f;
     other_rank         other;
-    const amp_ranks    ranks = whole(meet, &other);
     rig                r;
     memset(&other, 0, sizeof other);
     memcpy(&other.maxima[1], &large, 4);
-    desc.ranks             = &ranks;
+    meets(&desc, meet, &other);
     desc.scaler.init_scale = 0.25f;
     rig_single(&r, &desc, 2, AMP_F32);
     CHECK(!rig_step(&r, 0.1f));
@@ -1599,6 +1681,8 @@ TEST(bad_tensor, "law 9: a tensor with a bad field is not added") {
     BAD(grad_type, (amp_dtype)-1, AMP_ERROR_INVALID_ENUM);
     BAD(n, SIZE_MAX, AMP_ERROR_TOO_LARGE);
     BAD(n, SIZE_MAX / 2, AMP_ERROR_TOO_LARGE);
+    BAD(first, 16383, AMP_ERROR_INVALID_CONFIG);
+    BAD(first, (uint64_t)1 << 63, AMP_ERROR_INVALID_CONFIG);
 #undef BAD
     t            = good;
     t.model      = h;
@@ -1755,9 +1839,8 @@ TEST(found_inf_before_ranks, "contract: a found_inf written by hand is there bef
     for (kind = 0; kind < NUM_KINDS; kind++) {
         amp_optimizer_desc desc = kind_desc(kind);
         uint32_t           seen = 99;
-        const amp_ranks    ranks = whole(ask_skip, &seen);
         rig                r;
-        desc.ranks = &ranks;
+        meets(&desc, ask_skip, &seen);
         rig_single(&r, &desc, 5, AMP_F32);
         fill_grads(&r, 1, 65536.0f);
         amp_optimizer_scaler(&r.opt)->found_inf = 2;
@@ -1820,25 +1903,20 @@ TEST(unscaled_loss, "law 17: where nobody has asked for the loss scale, in one o
 
 TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc or file need not ask; a preset is no "
                     "scale, nor the default that AMP_DTYPE brings, nor is a file whose scaler was disabled") {
-    enum { PLAIN, PRESET, ONE, NO_SCALE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, RANK, NONE, EMPTY, ENV_BF16,
+    enum { PLAIN, PRESET, ONE, NO_SCALE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, NONE, EMPTY, ENV_BF16,
            ENV_FP16, FILED, FILED_DISABLED, COUNT };
-    static const int refused[] = {PLAIN, PRESET, RANK, ENV_FP16, FILED_DISABLED};
-    amp_ranks        alone;
+    static const int refused[] = {PLAIN, PRESET, ENV_FP16, FILED_DISABLED};
     amp_scaler       shared;
     int              kind, way;
-    memset(&alone, 0, sizeof alone);
-    alone.count = 1;
     for (kind = 0; kind < 2; kind++)
         for (way = 0; way < COUNT; way++) {
             float              w[2] = {1, 2}, g[2] = {0, 0};
             static tape file;
             other_rank         other;
-            const amp_ranks    ranks = whole(meet, &other);
             amp_optimizer_desc desc;
             amp_optimizer      opt;
             amp_result         want = AMP_OK;
             size_t             k;
-            if (way == RANK && !kind) continue; /* not for optimizers of your own */
             for (k = 0; k < sizeof refused / sizeof *refused; k++)
                 if (way == refused[k]) want = AMP_ERROR_BAD_STATE;
             memset(&desc, 0, sizeof desc);
@@ -1853,8 +1931,7 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc or file ne
             if (way == DISABLED || way == FILED_DISABLED) desc.scaler.disabled = 1;
             CHECK_EQ_INT(amp_scaler_init(&shared, NULL), AMP_OK);
             if (way == SHARED) desc.shared_scaler = &shared;
-            if (way == REDUCED) desc.ranks = &ranks;
-            if (way == RANK) desc.ranks = &alone;
+            if (way == REDUCED) meets(&desc, meet, &other);
             if (way == ENV_BF16 || way == ENV_FP16) {
                 setenv("AMP_DTYPE", way == ENV_BF16 ? "bf16" : "fp16", 1);
                 CHECK_EQ_INT(amp_optimizer_desc_from_env(&desc, NULL, NULL), AMP_OK);
@@ -2017,26 +2094,6 @@ static int teams_of_step(amp_kind kind, size_t n) {
     rig_end(&r);
     return (int)n;
 }
-static int teams_of_sum(size_t n, size_t count) {
-    static const amp_ranks alone = {0, 1, NULL, NULL, 0};
-    amp_optimizer_desc     desc  = {0};
-    amp_optimizer          opt;
-    amp_tensor             t     = {0};
-    float                 *x     = (float *)calloc(n * (count + 1), sizeof *x);
-    desc.kind    = AMP_KIND_SGD;
-    desc.ranks   = &alone;
-    t.n          = n;
-    t.weight     = x;
-    t.grad_later = 1;
-    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
-    teams = 0;
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x + n, n, count, AMP_F32), AMP_OK);
-    amp_optimizer_free(&opt);
-    free(x);
-    return teams;
-}
 
 TEST(teams, "tensors below four chunks are one thread's: to call others would take longer; larger ones are shared") {
     static const size_t alone[] = {1, CHUNK, CHUNK + 616, 2 * CHUNK, 3 * CHUNK};
@@ -2044,14 +2101,9 @@ TEST(teams, "tensors below four chunks are one thread's: to call others would ta
     for (k = 0; k < sizeof alone / sizeof *alone; k++) {
         CHECK_EQ_INT(teams_of_step(AMP_KIND_OWN, alone[k]), 0);
         CHECK_EQ_INT(teams_of_step(AMP_KIND_ADAMW, alone[k]), 0);
-        CHECK_EQ_INT(teams_of_sum(alone[k], 1), 0);
     }
     CHECK_EQ_INT(teams_of_step(AMP_KIND_OWN, 4 * CHUNK), 3); /* check, unscale, model */
     CHECK_EQ_INT(teams_of_step(AMP_KIND_ADAMW, 4 * CHUNK), 2);
-    CHECK_EQ_INT(teams_of_sum(4 * CHUNK, 1), 1);
-    CHECK_EQ_INT(teams_of_sum(CHUNK, 3), 0); /* of all that is added */
-    CHECK_EQ_INT(teams_of_sum(CHUNK, 4), 1);
-    CHECK_EQ_INT(teams_of_sum(256, 256), 0); /* one piece */
 }
 #else
 TEST(teams, "tensors below four chunks are one thread's") { SKIP("no OpenMP of gcc whose calls can be counted"); }
@@ -2077,7 +2129,6 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     TOLD(beta2, double_from_bits(0x7ff8000000000000ull), "NaN, and must be");
     TOLD(beta1, double_from_bits(0xfff0000000000000ull), "-inf, and must be");
     TOLD(eps, 1e39, "1e39, and must be 0 or more, and finite");
-    TOLD(first_step, UINT64_MAX, "18446744073709551615, and must be less than 2^63");
     TOLD(eps, 1e-60, "1e-60, and must be more than 0 in fp32");
     TOLD(momentum, -16777216.0, "-16777216, and must be");
     TOLD(max_norm, -0.1f, "-0.1, and must be");
@@ -2223,9 +2274,6 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         amp_optimizer      opt;
         if (kind == NUM_KINDS) desc.kind = AMP_KIND_LION;
         desc.problem    = why;
-        desc.first_step = UINT64_MAX;
-        CHECK_EQ_INT(init_result(&desc), AMP_ERROR_INVALID_CONFIG);
-        desc.first_step = 3;
         memset(&opt, 0, sizeof opt);
         CHECK_EQ_INT(amp_optimizer_moments(NULL, 0, m, NULL), AMP_ERROR_INVALID_ARGUMENT);
         CHECK_EQ_INT(amp_optimizer_set_moments(NULL, 0, m, NULL), AMP_ERROR_INVALID_ARGUMENT);
@@ -2236,6 +2284,9 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 0, m, NULL), AMP_ERROR_NOT_PREPARED);
         amp_optimizer_free(&opt);
         begin_moments(&opt, &desc, w, g);
+        SAYS(amp_optimizer_set_steps(&opt, 3, UINT64_MAX), AMP_ERROR_INVALID_CONFIG,
+             "skipped is 18446744073709551615, and must be less than 2^63");
+        SAYS(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK, NULL);
         SAYS(amp_optimizer_moments(&opt, 4, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 4");
         SAYS(amp_optimizer_set_moments(&opt, 4, m, NULL), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 4");
         SAYS(amp_optimizer_moments(&opt, 3, m, NULL), AMP_ERROR_UNSUPPORTED, "tensor 3 (frozen): it has no such moment");
@@ -2269,10 +2320,53 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         if (!one && !two) continue;
         desc.storage = &fewer;
         begin_moments(&opt, &desc, w, g);
+        CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
+        m[0] = 0.3f;
         SAYS(amp_optimizer_set_moments(&opt, 1, m, two ? m : NULL), AMP_ERROR_UNSUPPORTED, "tensor 1 (first): moments of 8 bits");
         CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 3, NULL, NULL), AMP_OK);
         amp_optimizer_free(&opt);
     }
+}
+
+TEST(set_steps, "law 17: after amp_optimizer_set_steps AdamW takes no step until each tensor that learns has its moments, by a "
+                "call or a state; moments of no step are refused, unless they are zeros") {
+    static tape        file;
+    static const float zeros[2] = {0.0f, -0.0f};
+    float              w[4][2] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}}, g[2] = {0, 0}, m[2] = {5, 6};
+    char               why[AMP_PROBLEM_SIZE];
+    amp_optimizer_desc desc = kind_desc(1);
+    amp_optimizer      opt;
+    amp_status         status;
+    desc.problem = why;
+    begin_moments(&opt, &desc, w, g);
+    SAYS(amp_optimizer_set_moments(&opt, 1, m, m), AMP_ERROR_INVALID_CONFIG,
+         "tensor 1 (first): these moments are of no step: call amp_optimizer_set_steps");
+    SAYS(amp_optimizer_set_moments(&opt, 1, zeros, zeros), AMP_OK, NULL); /* too early to count */
+    SAYS(amp_optimizer_set_steps(&opt, 3, 2), AMP_OK, NULL);
+    CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+    CHECK(status.steps == 3 && status.skipped == 2 && !status.skipped_in_a_row);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first): after amp_optimizer_set_steps");
+    CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.1f), AMP_OK);
+    SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_moments, or load");
+    CHECK_EQ_INT(amp_optimizer_save(&opt, tape_write, &file), AMP_OK); /* as it is */
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, m, m), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 2 (second)");
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 2, m, m), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_OK, NULL);
+    CHECK_EQ_U64(amp_optimizer_gate(&opt)->step, 4);
+    SAYS(amp_optimizer_set_steps(&opt, 0, 0), AMP_OK, NULL); /* and again from the beginning */
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first)");
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, zeros, zeros), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 2, zeros, zeros), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_OK, NULL);
+    CHECK_EQ_INT(amp_optimizer_load(&opt, tape_read, &file), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_ERROR_BAD_STATE, "tensor 1 (first)"); /* still */
+    amp_optimizer_free(&opt);
+    desc.kind = AMP_KIND_SGD; /* whose moments may begin as zeros */
+    begin_moments(&opt, &desc, w, g);
+    CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
+    SAYS(amp_optimizer_step(&opt, 0.1f), AMP_OK, NULL);
+    amp_optimizer_free(&opt);
 }
 
 TEST(every_call_tells, "promises: each call that returns an amp_result writes desc.problem: what was wrong, or an empty text; "
@@ -2348,10 +2442,6 @@ TEST(every_call_tells, "promises: each call that returns an amp_result writes de
     SAYS(amp_optimizer_load_file(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT, "path is NULL");
     SAYS(amp_optimizer_load_file(&opt, "no_such_directory/f"), AMP_ERROR_NOT_FOUND, "no such file");
     SAYS(amp_optimizer_save_file(&opt, "no_such_directory/f"), AMP_ERROR_WRITE, "could not be written");
-    SAYS(amp_optimizer_accumulate(&opt, 9, g, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "no tensor 9");
-    SAYS(amp_optimizer_accumulate(&opt, 0, g, 0, 1, (amp_dtype)7), AMP_ERROR_INVALID_ENUM, "type is 7");
-    SAYS(amp_optimizer_accumulate(&opt, 0, NULL, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "grads is NULL");
-    SAYS(amp_optimizer_accumulate(&opt, 0, g, 0, 1, AMP_F32), AMP_ERROR_UNSUPPORTED, "not in shards");
     amp_optimizer_free(&opt);
     bare.problem = why, bare.allocator.allocate_fn = no_memory, bare.allocator.release_fn = no_free;
     SAYS(amp_optimizer_init(&poor, &bare), AMP_OK, "");
@@ -2631,7 +2721,6 @@ TEST(own_reports, "contract: a sampled step counts each weight once, own or not,
 }
 
 TEST(own_refused, "law 19: what an optimizer with own tensors does not offer says which way to go, and changes nothing") {
-    static const amp_ranks one = {0, 1, NULL, NULL, 0};
     float                  w[8] = {1, 2, 3, 4, 5, 6, 7, 8}, g[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     uint32_t               rows[2] = {0, 1}, num = 2;
     amp_rows               table;
@@ -2641,7 +2730,6 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     amp_tensor             t = {0};
     d.problem = why;
     d.kind    = AMP_KIND_ADAMW;
-    d.first_step = 3;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     t.n = 4, t.weight = w, t.grad = g, t.own = 1, t.rows = &table;
     table.row_length = table.max_rows = 2, table.rows = rows, table.num_rows = &num;
@@ -2652,10 +2740,11 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     forget_refused(&opt);
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
     SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_UNSUPPORTED,
          "call amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step");
     SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_UNSUPPORTED, "some tensors are own");
-    SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "tensor 1: desc.first_step goes on from moments");
+    SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "tensor 1: after amp_optimizer_set_steps its moments");
     CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, g, g), AMP_OK);
     SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
     CHECK(!amp_optimizer_begin_step(&opt));
@@ -2665,12 +2754,7 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
     SAYS(amp_optimizer_moments(&opt, 0, w, NULL), AMP_ERROR_UNSUPPORTED, "own");
     CHECK_EQ_F32(w[4], 5.0f);
     amp_optimizer_free(&opt);
-    d.ranks = &one;
-    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
-    t.own = 1;
-    SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_UNSUPPORTED, "an optimizer without shards");
-    amp_optimizer_free(&opt);
-    d.ranks = NULL, d.kind = AMP_KIND_OWN, d.first_step = 0; /* where all are own, it says nothing more */
+    d.kind = AMP_KIND_OWN, t.own = 1; /* where all are own, it says nothing more */
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
@@ -2680,18 +2764,16 @@ TEST(own_refused, "law 19: what an optimizer with own tensors does not offer say
 }
 
 /* What prepare answers to two tensors, and whether it says so in these words. */
-TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and rows point to") {
-    float              w[8] = {0}, g[4] = {1, 1, 1, 1}, x[4] = {0};
+TEST(copied_structs, "amp.h optimizer: init and add copy what report and rows point to") {
+    float              w[8] = {0}, g[4] = {1, 1, 1, 1};
     const uint32_t     at[2] = {3, 1};
     uint32_t           num = 2;
-    amp_ranks          ranks = {0, 1, NULL, NULL, 0};
     amp_report_desc    watch = {1};
     amp_rows           rows  = {2, 2, at, &num};
     amp_optimizer_desc d = {0};
     amp_optimizer      opt, moved;
     amp_tensor         t = {0};
     amp_report         report;
-    size_t             first = 1, n = 0;
     d.kind = AMP_KIND_SGD, d.scaler.disabled = 1, d.report = &watch;
     t.n = 8, t.weight = w, t.grad = g, t.rows = &rows;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
@@ -2706,19 +2788,6 @@ TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and 
     CHECK_EQ_INT(amp_optimizer_report(&moved, &report), AMP_OK);
     CHECK_EQ_U64(report.sampled, 1);
     amp_optimizer_free(&moved);
-
-    d.report = NULL, d.ranks = &ranks;
-    t.n = 4, t.weight = x, t.rows = NULL;
-    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
-    memset(&ranks, 0xff, sizeof ranks);
-    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-    amp_optimizer_range(&opt, 0, &first, &n);
-    CHECK(first == 0 && n == 4);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, 0, 1, AMP_F32), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_OK);
-    CHECK_EQ_F32(((const float *)amp_optimizer_model(&opt, 0))[3], -1.0f);
-    amp_optimizer_free(&opt);
 }
 
 static amp_result apart(const amp_tensor *one, const amp_tensor *two, const char *text) {
@@ -2856,6 +2925,8 @@ int main(int argc, char **argv) {
     RUN(traps);
     RUN(carried_momentum);
     RUN(ranks);
+    RUN(chunk_sums);
+    RUN(refused_ranks);
     RUN(ranks_magnitude);
     RUN(refresh);
     RUN(rebind);
@@ -2870,6 +2941,7 @@ int main(int argc, char **argv) {
     RUN(rebind_all_errors);
     RUN(carry);
     RUN(moments_refused);
+    RUN(set_steps);
     RUN(teams);
     RUN(problems);
     RUN(missing_calls);

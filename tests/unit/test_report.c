@@ -1708,40 +1708,6 @@ TEST(table, "the table has a row for each tensor, what was skipped, and the advi
     end(&r);
 }
 
-TEST(shard, "state in shards: the report of a rank of one is that of an optimizer without") {
-    rig               a, b;
-    amp_tensor_report got[2];
-    amp_report        reports[2];
-    static const amp_ranks one = {0, 1, NULL, NULL, 0};
-    int               i, number;
-    for (i = 0; i < 2; i++) {
-        rig *r = i ? &b : &a;
-        random_state = 3;
-        three(r);
-        r->watch.every = 1;
-        if (i) r->desc.ranks = &one;
-        prepare(r);
-    }
-    for (number = 0; number < 4; number++) {
-        for (i = 0; i < 3; i++) {
-            scatter(&a, i, 1.0f);
-            OK(amp_optimizer_accumulate(&b.opt, i, a.tensor[i].grad, 0, 1, AMP_F16));
-        }
-        step(&a, 0.01f);
-        step(&b, 0.01f);
-    }
-    reports[0] = report_of(&a);
-    reports[1] = report_of(&b);
-    CHECK_EQ_U64(reports[0].lost, reports[1].lost);
-    CHECK_EQ_U64(reports[0].updates, reports[1].updates);
-    CHECK(reports[0].updates > 20000);
-    got[0] = tensor_of(&a, 1);
-    got[1] = tensor_of(&b, 1);
-    check_counts(&got[0], &got[1]);
-    end(&a);
-    end(&b);
-}
-
 TEST(rows, "gradients of few rows: sums of rows are counted, and a row that is not there is told") {
     enum { ROWS = 6, LENGTH = 4 };
     static const uint32_t at[3] = {4, 1, 4};
@@ -1825,7 +1791,6 @@ int main(int argc, char **argv) {
     RUN(names);
     RUN(line_numbers);
     RUN(table);
-    RUN(shard);
     RUN(rows);
     return test_end();
 }

@@ -624,12 +624,11 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
     uint32_t           rows[4] = {0}, count = 0;
     amp_rows           few;
     char               problem[AMP_PROBLEM_SIZE];
-    static const amp_ranks alone = {0, 1, NULL, NULL, 0};
     amp_tensor         good, t;
     int                which;
     memset(&good, 0, sizeof good);
     good.n = 12, good.weight = x, good.grad = grad, good.rows = &few;
-    for (which = 0; which < 13 - (sizeof(size_t) < 8 ? 2 : 0); which++) {
+    for (which = 0; which < 12 - (sizeof(size_t) < 8 ? 2 : 0); which++) {
         amp_result expected = AMP_ERROR_INVALID_CONFIG;
         desc         = desc_of(AMP_KIND_ADAMW, AMP_F16);
         desc.problem = problem;
@@ -641,15 +640,14 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
         if (which == 3) few.num_rows = NULL, expected = AMP_ERROR_INVALID_ARGUMENT;
         if (which == 4) desc.kind = AMP_KIND_OWN, expected = AMP_ERROR_UNSUPPORTED;
         if (which == 5) desc.kind = AMP_KIND_SGD, desc.momentum = 0.9, expected = AMP_ERROR_UNSUPPORTED;
-        if (which == 6) desc.ranks = &alone, expected = AMP_ERROR_UNSUPPORTED;
-        if (which == 7) few.max_rows = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
-        if (which == 8) desc.kind = AMP_KIND_SGD, expected = AMP_OK;
-        if (which == 9) t.grad = NULL, few.rows = NULL, expected = AMP_OK; /* frozen */
-        if (which == 10) t.n = few.row_length = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
-        if (which > 10) { /* the most there can be, and one more */
+        if (which == 6) few.max_rows = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
+        if (which == 7) desc.kind = AMP_KIND_SGD, expected = AMP_OK;
+        if (which == 8) t.grad = NULL, few.rows = NULL, expected = AMP_OK; /* frozen */
+        if (which == 9) t.n = few.row_length = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
+        if (which > 9) { /* the most there can be, and one more */
             t.n = few.row_length = ((size_t)1 << 31) - 1;
-            few.max_rows = ((size_t)1 << 27) + (which == 12);
-            expected     = which == 12 ? AMP_ERROR_TOO_LARGE : AMP_OK;
+            few.max_rows = ((size_t)1 << 27) + (which == 11);
+            expected     = which == 11 ? AMP_ERROR_TOO_LARGE : AMP_OK;
         }
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), expected);

@@ -240,10 +240,10 @@ static int step_begin(vectors_subject *v, vectors_state *state) {
     d.eps               = state->eps;
     d.weight_decay      = (float)state->weight_decay;
     d.scaler.init_scale = (float)state->scale;
-    d.first_step        = (uint64_t)state->steps;
     result              = amp_optimizer_init(&t->opt, &d);
     if (result == AMP_OK) result = amp_optimizer_add(&t->opt, &tensor);
     if (result == AMP_OK) result = amp_optimizer_prepare(&t->opt);
+    if (result == AMP_OK) result = amp_optimizer_set_steps(&t->opt, (uint64_t)state->steps, 0);
     if (result == AMP_OK && state->steps > 0) result = amp_optimizer_set_moments(&t->opt, 0, state->m, state->v);
     return subject_answer(result);
 }

@@ -112,13 +112,15 @@ static amp_result golden_open(golden *g, int which, int other) {
         d.report            = &report;
     } else if (which == GOLDEN_FIRST_STEP) {
         d.dtype             = AMP_F32;
-        d.first_step        = ((uint64_t)1 << 32) + 3;
         d.scaler.preset     = AMP_PRESET_NONE;
         d.scaler.init_scale = 0.0f;
     }
     result = amp_optimizer_init(&g->opt, &d);
     for (k = 0; k < GOLDEN_TENSORS && result == AMP_OK; k++) result = golden_add(g, which, k, other);
-    return result == AMP_OK ? amp_optimizer_prepare(&g->opt) : result;
+    if (result == AMP_OK) result = amp_optimizer_prepare(&g->opt);
+    if (which == GOLDEN_FIRST_STEP && result == AMP_OK)
+        result = amp_optimizer_set_steps(&g->opt, ((uint64_t)1 << 32) + 3, 0);
+    return result;
 }
 
 /* An overflow, a step, one that is asked to be skipped, a step, an overflow: of the last, the scale moves one update later. The trainer's own

@@ -94,7 +94,7 @@ static inline ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type,
                                       MPI_COMM_WORLD, &comm->requests[comm->num++]));
 }
 
-/* In place, as ddp_nccl.cu calls them. */
+/* In place, as ddp_nccl.cu calls it. */
 static inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t count,
                                          ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                          cudaStream_t stream) {
@@ -103,15 +103,6 @@ static inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t coun
     if (from != to) return ncclSystemError;
     return fake_nccl_result(MPI_Allreduce(MPI_IN_PLACE, to, (int)count, fake_nccl_type(type),
                                           op == ncclSum ? MPI_SUM : MPI_MAX, MPI_COMM_WORLD));
-}
-
-static inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t count,
-                                         ncclDataType_t type, int root, ncclComm_t comm,
-                                         cudaStream_t stream) {
-    (void)comm;
-    (void)stream;
-    if (from != to) return ncclSystemError;
-    return fake_nccl_result(MPI_Bcast(to, (int)count, fake_nccl_type(type), root, MPI_COMM_WORLD));
 }
 
 #endif
