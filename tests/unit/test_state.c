@@ -576,7 +576,7 @@ static void seal(stream *s) {
 
 TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its header") {
     static const uint64_t versions[] = {2, 255, 257, 512, UINT32_MAX, (UINT64_C(1) << 32) + 2,
-                                        (UINT64_C(16) << 32) + 1, UINT64_MAX}; /* the last but one: a flag */
+                                        (UINT64_C(4) << 32) + 1, UINT64_MAX}; /* the last but one: a flag */
     stream                s;
     print                 p;
     size_t                v, whole;
@@ -595,11 +595,9 @@ TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its he
         s.size = whole;
         word_put(s.bytes + 16, word_get(s.bytes + 16) - 8);
     }
-    for (v = 0; v < 2; v++) { /* there never was a version 0; this names a set, but for its size */
-        word_put(s.bytes + 8, v ? (UINT64_C(8) << 32) + 1 : 0);
-        seal(&s);
-        refused(&two, &p, &s, AMP_ERROR_CORRUPT);
-    }
+    word_put(s.bytes + 8, 0); /* there never was one */
+    seal(&s);
+    refused(&two, &p, &s, AMP_ERROR_CORRUPT);
     word_put(s.bytes + 8, 1);
     word_put(word_at(&s, PRESET_AT), AMP_PRESET_MXNET + 1); /* it would be looked up */
     seal(&s);
