@@ -1145,7 +1145,7 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
     uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
-    uint64_t small;      /* products left in fp32: casts would take longer; 0 without num_bytes  */
+    uint64_t left_fp32;  /* products left in fp32: casts would take longer; 0 without num_bytes  */
     /* private: */
     amp_autocast        *before;
     amp_backend          backend;
@@ -2108,7 +2108,7 @@ enum ampi_asked { AMPI_SCALE_UNREAD, AMPI_SCALE_KNOWN, AMPI_SCALE_READ, AMPI_SCA
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
-    ampi_slot    *slots;    /* backend memory; only here, what a step counts is up to date */
+    ampi_slot    *table;    /* backend memory; only here, what a step counts is up to date */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
     double       *sums;     /* backend memory: sum of squares of each chunk; 0 without gradient */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
@@ -2360,7 +2360,7 @@ AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
 
 /* Counts a gradient that is not finite, or that has rows outside its tensor. */
 AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
-    ampi_overflows *m      = &plan->slots[i].overflows;
+    ampi_overflows *m      = &plan->table[i].overflows;
     const uint64_t  number = ampi_iterations(plan->control) + 1;
     if (!m->overflows) m->first = number;
     m->overflows += m->last != number; /* a bad row and a sum that is not finite count once */
@@ -3094,10 +3094,10 @@ typedef struct ampi_arrays {
 /* Loops over elements i to end of arrays. */
 typedef struct ampi_loops {
     /* 16 bits to fp32, or back; large arrays are written around the cache */
-    void (*cast)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i, size_t end);
+    void (*convert)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i, size_t end);
     /* returns fp32 bits of the largest magnitude, inf and NaN included; adds the number of zeros
        to zeros and, unless lanes is NULL, squares to lanes; element 0 belongs to lane 0 */
-    uint32_t (*check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
+    uint32_t (*scan)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                       size_t *zeros);
     float (*fold)(float *lanes); /* sum of the lanes, in pairs */
     void (*unscale)(void *dst, const void *grad, amp_dtype type, size_t i, size_t end,
@@ -3623,7 +3623,7 @@ static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, 
     if (to == from) {
         if (n) memmove(dst, src, n * amp_dtype_size(to));
     } else if (to == AMP_F32 || from == AMP_F32) {
-        ampi_loops_now()->cast(dst, to, src, from, 0, n);
+        ampi_loops_now()->convert(dst, to, src, from, 0, n);
     } else {
         for (i = 0; i < n; i += count) {
             count = ampi_min(n - i, AMPI_PIECE);
@@ -3666,7 +3666,7 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n) {
     fp = ampi_fp_begin();
     for (i = 0; i < n && !ampi_nonfinite(max); i += count) {
         count = ampi_min(n - i, AMPI_CHUNK);
-        max   = ampi_loops_now()->check(ampi_at(x, type, i), type, 0, count, NULL, &zeros);
+        max   = ampi_loops_now()->scan(ampi_at(x, type, i), type, 0, count, NULL, &zeros);
     }
     ampi_fp_end(fp);
     return !ampi_nonfinite(max);
@@ -3874,7 +3874,7 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
     for (i = 0; i < n; i += count) {
         const void *at = ampi_at(src, src_type, i);
         count = ampi_min(n - i, AMPI_PIECE);
-        max   = ampi_loops_now()->check(at, src_type, 0, count, NULL, &zeros);
+        max   = ampi_loops_now()->scan(at, src_type, 0, count, NULL, &zeros);
         if (ampi_nonfinite(max)) {
             bad = 1;
             if (narrow) ampi_unscale_finite(ampi_to(dst, dst_type, i), at, src_type, count, inv);
@@ -4515,7 +4515,7 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
     memset(&arena, 0, sizeof arena);
     arena.base     = base;
     plan->control  = (ampi_control *)ampi_take(&arena, 1, sizeof *plan->control, 64);
-    plan->slots    = (ampi_slot *)ampi_take(&arena, count, sizeof *plan->slots, 64);
+    plan->table    = (ampi_slot *)ampi_take(&arena, count, sizeof *plan->table, 64);
     plan->sums     = (double *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(double), 64);
     plan->chunk_slots =
         (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
@@ -4636,7 +4636,7 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
     if (ampi_scale_is_elsewhere(opt) || control.scaler.scale == 1.0f ||
         !ampi_is_zero(&d->scaler.init_scale))
         plan->asked = AMPI_SCALE_KNOWN;
-    AMPI_TRY(ampi_send(b, plan->slots, plan->host_slots, plan->num_slots * sizeof *plan->slots));
+    AMPI_TRY(ampi_send(b, plan->table, plan->host_slots, plan->num_slots * sizeof *plan->table));
     AMPI_TRY(ampi_send(b, plan->sparse, plan->host_sparse,
                        plan->num_sparse * sizeof *plan->sparse));
     AMPI_TRY(ampi_fill_chunks(opt));
@@ -4826,11 +4826,11 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
     return ampi_refuse_tensor(opt, i, t->name, why);
 }
 
-static void ampi_bind_slots(ampi_slot *slots, size_t count, float *const *weights,
+static void ampi_bind_slots(ampi_slot *first, size_t count, float *const *weights,
                             void *const *grads) {
     size_t i;
     for (i = 0; i < count; i++)
-        ampi_bind(&slots[i], weights ? weights[i] : NULL, grads ? grads[i] : NULL);
+        ampi_bind(&first[i], weights ? weights[i] : NULL, grads ? grads[i] : NULL);
 }
 
 /* Gives slots [first, first + count) new addresses, or none of them. */
@@ -4971,7 +4971,7 @@ static amp_result ampi_cpu_split(const amp_backend *self, void *model, const amp
 static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, size_t first,
                                 size_t count, float *const *weights, void *const *grads) {
     (void)self;
-    ampi_bind_slots(plan->slots + first, count, weights, grads);
+    ampi_bind_slots(plan->table + first, count, weights, grads);
     return AMP_OK;
 }
 
@@ -5008,7 +5008,7 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
     uint32_t max;
     size_t   zeros = 0;
     memset(stats, 0, sizeof *stats);
-    max          = ampi_loops_now()->check(x, type, 0, n, lanes, &zeros);
+    max          = ampi_loops_now()->scan(x, type, 0, n, lanes, &zeros);
     stats->zeros = zeros;
     ampi_store_u32(&stats->max_finite, 0, max);
     sum = ampi_loops_now()->fold(lanes);
@@ -5083,7 +5083,7 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     (void)self;
     memset(plan->sums, 0, (size_t)plan->num_chunks * sizeof *plan->sums);
     for (t = 0; t < plan->num_slots; t++) {
-        ampi_slot *slot = &plan->slots[t];
+        ampi_slot *slot = &plan->table[t];
         uint32_t   max;
         if (slot->sparse) ampi_sum_rows(plan, slot);
         ampi_check_slot(plan, slot,
@@ -5173,7 +5173,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     (void)self;
     if (job == AMPI_JOB_DECIDE) ampi_decide(plan);
     for (t = 0; t < plan->num_slots; t++) {
-        const ampi_slot *slot   = &plan->slots[t];
+        const ampi_slot *slot   = &plan->table[t];
         const ampi_job   its    = ends && slot->own ? AMPI_JOB_PUBLISH : job;
         const int        counts = watch && ampi_counts_updates(slot);
         const void      *needs  = its == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
@@ -5481,7 +5481,7 @@ static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_grad
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     if (!stats) return ampi_missing(opt->desc.problem, "stats");
-    AMPI_TRY(ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats));
+    AMPI_TRY(ampi_read_back(opt, stats, &opt->plan->table[i].stats, sizeof *stats));
     return ampi_place_in_tensor(opt, i, stats);
 }
 
@@ -6114,7 +6114,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     AMPI_TRY(l->a.result);
     for (i = 0; i < plan->num_slots; i++) {
         ampi_slot *slot = &plan->host_slots[i];
-        ampi_slot *there = &plan->slots[i];
+        ampi_slot *there = &plan->table[i];
         AMPI_TRY(ampi_send(b, &there->lr_scale, &slot->lr_scale, sizeof slot->lr_scale));
         AMPI_TRY(ampi_send(b, &there->weight_decay, &slot->weight_decay,
                            sizeof slot->weight_decay));
@@ -6561,7 +6561,7 @@ typedef struct ampi_task ampi_task;
 /* No two functions of an engine, or of a tier, have the same type, as in ampi_functions. */
 typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
-    size_t depth, near;                    /* pieces of a panel along k; of them at a time */
+    size_t depth, at_once;                 /* pieces of a panel along k; of them at a time */
     int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
     size_t least;                          /* m n k from which, m and n at least 2; or 0: all */
     void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
@@ -6594,7 +6594,7 @@ typedef struct ampi_engine {
 /* Members of an engine: of kernels with three steps of rows and two vectors; and of a tier. */
 #define AMPI_BLOCKS(R, W, in_pairs, from)                                                      \
     AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
-    AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(near, 32), AMPI_IS(pairs, in_pairs),     \
+    AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(at_once, 32), AMPI_IS(pairs, in_pairs),     \
     AMPI_IS(least, from), AMPI_IS(use_tiles, NULL)
 #define AMPI_FUNCTIONS(tier, pack_, kernel_, write_, thin_)                                    \
     AMPI_IS(lay, AMPI_JOIN(ampi_lay, tier)), AMPI_IS(turn, AMPI_JOIN(ampi_turn, tier)),       \
@@ -6681,33 +6681,33 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
        sums     of blocks whose k goes on, wide columns: where k is deeper than the panel, of tall
                 rows; where it is only deeper than the strip, of the strip's rows; else none
    Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products:
-   strip and sums have room for near k and its panel's columns, as step and wide may shrink. */
-static void ampi_task_size(ampi_task *w, int small) {
+   strip and sums have room for pieces k and its panel's columns, as step and wide may shrink. */
+static void ampi_task_size(ampi_task *w, int tiny) {
     const ampi_engine *e    = w->e;
-    const size_t       unit = ampi_unit(e), depth = small ? 16 : e->depth;
-    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps, rows;
+    const size_t       unit = ampi_unit(e), depth = tiny ? 16 : e->depth;
+    size_t             panel = tiny ? AMPI_PANEL_SMALL : AMPI_PANEL, pieces, steps, rows;
     size_t             m = w->m, n = w->n + w->lead;
     w->terms  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = ampi_min((depth >> (w->terms - 1)) * unit, ampi_up(ampi_max(w->k, 1), unit));
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
-    w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 8 : 1;
+    w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !tiny ? 8 : 1;
     rows      = w->group * e->rows;
     if (w->turned) m = n, n = w->m;
-    if (w->lead && !small) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
-    near    = w->terms == 1 ? ampi_min(w->deep, e->near * unit) : w->deep; /* two: more is done */
-    steps   = (w->deep + near - 1) / near;
+    if (w->lead && !tiny) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
+    pieces  = w->terms == 1 ? ampi_min(w->deep, e->at_once * unit) : w->deep; /* two: all */
+    steps   = (w->deep + pieces - 1) / pieces;
     w->step = ampi_up((w->deep + steps - 1) / steps, unit);
     w->wide = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(n, e->cols));
     w->tall = m;
-    w->strip_size = ampi_strip(w, rows, near);
+    w->strip_size = ampi_strip(w, rows, pieces);
     w->panel_size = n < panel ? ampi_min(ampi_strip(w, ampi_up(n, e->cols), w->deep), panel)
                               : panel;
     w->size = w->strip_size + w->panel_size;
     if (w->deep < w->k) {
-        w->tall = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), rows);
+        w->tall = ampi_up(ampi_min(m, tiny ? AMPI_TALL_SMALL : AMPI_TALL), rows);
         w->size += w->tall * w->wide;
     } else if (steps > 1) {
-        w->size += rows * ampi_min(panel / ampi_strip(w, e->cols, near) * e->cols,
+        w->size += rows * ampi_min(panel / ampi_strip(w, e->cols, pieces) * e->cols,
                                    ampi_up(n, e->cols));
     }
     w->size = ampi_up(w->size, 16);
@@ -7561,7 +7561,7 @@ typedef struct ampi_sample {
 
 static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
     size_t i, k;
-    (void)ampi_loops_now()->check(x, AMP_F32, 0, n, NULL, &s->zeros);
+    (void)ampi_loops_now()->scan(x, AMP_F32, 0, n, NULL, &s->zeros);
     for (i = 0; i + 4 <= n; i += 4) {
         AMPI_UNROLL for (k = 0; k < 4; k++) s->table[k][x[i + k] >> 23 & 255u]++;
     }
@@ -7569,13 +7569,13 @@ static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
 }
 
 /* Adds a chunk's counts to the histogram, bins from first on; zeros, inf and NaN have none.
-   small: the largest exponent that is subnormal in fp16. */
-static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int small) {
+   subnormal: the largest exponent that is subnormal in fp16. */
+static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int subnormal) {
     int k;
     for (k = 0; k < 255; k++) {
         const uint32_t n = s->table[0][k] + s->table[1][k] + s->table[2][k] + s->table[3][k];
         s->count[first + (int)ampi_bin((uint32_t)k << 23)] += n;
-        if (k > 0 && k <= small) s->count[AMPI_F16_SMALL] += n;
+        if (k > 0 && k <= subnormal) s->count[AMPI_F16_SMALL] += n;
     }
     s->count[first] -= (uint32_t)s->zeros;
     for (k = 0; k < AMPI_COUNTS; k++) {
@@ -7667,7 +7667,7 @@ typedef struct ampi_seen {
     amp_report      report;
     ampi_record     record; /* a load reads a file into it */
     ampi_histogram *histograms;
-    ampi_slot      *slots;
+    ampi_slot      *table;
     uint64_t       *bad_weights; /* of each tensor */
 } ampi_seen;
 
@@ -7688,8 +7688,8 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
     ampi_seen   *seen = (ampi_seen *)(void *)(plan->host_sparse + plan->num_sparse);
     memset(seen, 0, ampi_report_room(n));
     seen->histograms  = (ampi_histogram *)(void *)(seen + 1);
-    seen->slots       = (ampi_slot *)(void *)(seen->histograms + n);
-    seen->bad_weights = (uint64_t *)(void *)(seen->slots + n);
+    seen->table       = (ampi_slot *)(void *)(seen->histograms + n);
+    seen->bad_weights = (uint64_t *)(void *)(seen->table + n);
     plan->seen   = seen;
     plan->watch  = opt->watch;
     plan->record = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
@@ -7721,7 +7721,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     }
     for (i = 0; i < plan->num_slots; i++) {
         if (save && a->result == AMP_OK)
-            a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
+            a->result = ampi_read_back(opt, &counts, &plan->table[i].overflows, sizeof counts);
         AMPI_NUMBERS(a, counts.overflows, counts.nans, counts.first);
         AMPI_NUMBER(a, counts.last);
         if (load) plan->host_slots[i].overflows = counts;
@@ -7751,7 +7751,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     uint32_t           k;
     size_t             i;
     for (i = 0; i < plan->num_slots; i++)
-        AMPI_TRY(ampi_send(b, &plan->slots[i].overflows, &plan->host_slots[i].overflows,
+        AMPI_TRY(ampi_send(b, &plan->table[i].overflows, &plan->host_slots[i].overflows,
                            sizeof(ampi_overflows)));
     AMPI_TRY(ampi_send(b, plan->record, &seen->record, sizeof seen->record));
     memset(seen->histograms, 0, size);
@@ -7774,7 +7774,7 @@ static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
 
 static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     const ampi_seen  *seen = opt->plan->seen;
-    const ampi_slot  *slot = &seen->slots[i];
+    const ampi_slot  *slot = &seen->table[i];
     const uint32_t    max  = ampi_load_u32(&slot->stats.max_finite, 0);
     const unsigned long long *count = seen->histograms[i].count;
     amp_tensor_report r;
@@ -7879,11 +7879,11 @@ static amp_result ampi_look(const amp_optimizer *opt) {
     AMPI_TRY(ampi_read_back(opt, &c, plan->control, sizeof c));
     AMPI_TRY(ampi_read_back(opt, &s->scaler, plan->scaler, sizeof s->scaler));
     AMPI_TRY(ampi_read_back(opt, &s->record, plan->record, sizeof s->record));
-    if (n) AMPI_TRY(ampi_read_back(opt, s->slots, plan->slots, n * sizeof *s->slots));
+    if (n) AMPI_TRY(ampi_read_back(opt, s->table, plan->table, n * sizeof *s->table));
     if (n && plan->histograms)
         AMPI_TRY(ampi_read_back(opt, s->histograms, ampi_histogram_of(plan, s->record.which, 0),
                                 n * sizeof *s->histograms));
-    for (i = 0; i < n; i++) AMPI_TRY(ampi_place_in_tensor(opt, (int)i, &s->slots[i].stats));
+    for (i = 0; i < n; i++) AMPI_TRY(ampi_place_in_tensor(opt, (int)i, &s->table[i].stats));
     ampi_fill_report(opt, &c);
     memset(s->bad_weights, 0, n * sizeof *s->bad_weights);
     if (s->report.nans && (s->scaler.scale <= 1.0f || c.skipped_in_a_row >= 10))
@@ -8598,7 +8598,7 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
     s->top = s->size; /* copies of what was not added last for one product */
     s->product++;
     if (ampi_is_small(g)) {
-        s->small++;
+        s->left_fp32++;
         return 1;
     }
     for (i = 0; i < 2; i++) {
@@ -8864,7 +8864,7 @@ AMPI_HERE void AMPI_(put_first)(void *base, amp_dtype type, size_t n, AMPI_V x) 
 #if AMPI_W > 1
 AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
     if (type == AMP_F16) return AMPI_(from_f16)(AMPI_(f16)(x));
-    return AMPI_(from_bits)(AMPI_(or_nan)(AMPI_(near)(AMPI_(bits)(x)) & 0xffff0000u, x));
+    return AMPI_(from_bits)(AMPI_(or_nan)(AMPI_(nearest)(AMPI_(bits)(x)) & 0xffff0000u, x));
 }
 
 /* Transposes W x W: words in lanes of 128 bits, then lanes. */
@@ -8921,15 +8921,15 @@ AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp
 
 AMPI_IN void AMPI_(lay_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
                            size_t jump, const ampi_operand *x, size_t step, size_t rows, size_t n) {
-    enum { SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is a multiple */
+    enum { AMPI_SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is a multiple */
     size_t r, i, q, p;
     for (r = 0; r < rows; r++) {
         float *to = dst + r * ld;
-        for (i = q = 0; n - i >= SOME; i += SOME) {
+        for (i = q = 0; n - i >= AMPI_SOME; i += AMPI_SOME) {
             AMPI_PREFETCH(ampi_at(x->x, type, (r + 2) * step + i)); /* rows may be far apart */
-            AMPI_UNROLL for (p = 0; p < SOME; p += AMPI_W)
+            AMPI_UNROLL for (p = 0; p < AMPI_SOME; p += AMPI_W)
                 AMPI_(put)(to, q + p, AMPI_(get_counted)(x->x, type, as, r * step + i + p));
-            q += SOME;
+            q += AMPI_SOME;
             if (jump && q == ld) q = 0, to += jump;
         }
         for (; i < n; i += AMPI_W, q += AMPI_W)
@@ -9089,20 +9089,20 @@ AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, s
 /* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
 AMPI_IN void AMPI_(along_as)(const amp_dtype type, const amp_dtype as, float *sum,
                              const ampi_operand *x, size_t rows, size_t ks, const float *v) {
-    enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
+    enum { AMPI_IN_A_ROW = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
     const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
-    AMPI_V s[BLOCKS];
+    AMPI_V s[AMPI_IN_A_ROW];
     size_t r, k, q;
-    for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
-        const int whole = rows - r >= BLOCKS * AMPI_W;
-        AMPI_UNROLL for (q = 0; q < BLOCKS; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
+    for (r = 0; r < rows; r += AMPI_IN_A_ROW * AMPI_W) {
+        const int whole = rows - r >= AMPI_IN_A_ROW * AMPI_W;
+        AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
         for (k = 0; whole && ks - k >= deep; k += deep)
-            AMPI_UNROLL for (q = 0; q < BLOCKS; q++)
+            AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++)
                 s[q] = AMPI_(add_turned)(s[q],
                                          ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type,
                                          as, x->rs, v + k);
-        AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
-        for (q = r; k < ks && q < ampi_min(rows, r + BLOCKS * AMPI_W); q += AMPI_W) {
+        AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
+        for (q = r; k < ks && q < ampi_min(rows, r + AMPI_IN_A_ROW * AMPI_W); q += AMPI_W) {
             const ampi_operand at = ampi_operand_at(*x, q, k);
             AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k);
         }
@@ -9252,19 +9252,19 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
 }
 #endif
 AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
-    enum { PACKED = (AMPI_PASS & AMPI_PASS_KERNELS) != 0 }; /* always, and in steps of rows */
+    enum { AMPI_PACKED = (AMPI_PASS & AMPI_PASS_KERNELS) != 0 }; /* always, and in steps of rows */
     const size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP;
-    const int    few = !PACKED && x->rows <= AMPI_ROW_STEP / 2;
+    const int    few = !AMPI_PACKED && x->rows <= AMPI_ROW_STEP / 2;
     switch ((few ? 0 : steps * 2) + (x->cols > AMPI_W)) {
     case 0: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 1, 0); break;
     case 1: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 2, 0); break;
-    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, PACKED); break;
-    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2, PACKED); break;
-    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1, PACKED); break;
-    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, PACKED); break;
-    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, PACKED); break;
+    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, AMPI_PACKED); break;
+    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2, AMPI_PACKED); break;
+    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1, AMPI_PACKED); break;
+    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, AMPI_PACKED); break;
+    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, AMPI_PACKED); break;
     default:
-        if (PACKED || (x->next && x->rows == 3 * AMPI_ROW_STEP))
+        if (AMPI_PACKED || (x->next && x->rows == 3 * AMPI_ROW_STEP))
             AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
         else
             AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
@@ -9586,10 +9586,10 @@ AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
 AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { *(AMPI_(at) *)base = (AMPI_V)u; }
 
 /* To bf16, in the upper 16 bits; the lower ones mean nothing. */
-AMPI_IN AMPI_U AMPI_(near)(AMPI_U u) { return u + ((u >> 16 & 1u) + 0x7fffu); } /* no NaN */
+AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U u) { return u + ((u >> 16 & 1u) + 0x7fffu); } /* no NaN */
 AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
     const AMPI_U inf = AMPI_(u32)(AMPI_F32_INF);
-    return AMPI_(choose)(AMPI_(size)(u), inf, u | 0x400000u, AMPI_(near)(u));
+    return AMPI_(choose)(AMPI_(size)(u), inf, u | 0x400000u, AMPI_(nearest)(u));
 }
 
 /* To a 16-bit type. */
@@ -10330,7 +10330,7 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 
 static const ampi_engine ampi_engine_tiles = {
     AMPI_IS(rows, 32), AMPI_IS(cols, 32), AMPI_IS(row_step, 32), AMPI_IS(col_step, 32),
-    AMPI_IS(depth, 64), AMPI_IS(near, 20), AMPI_IS(pairs, 1), AMPI_IS(least, AMPI_TILES),
+    AMPI_IS(depth, 64), AMPI_IS(at_once, 20), AMPI_IS(pairs, 1), AMPI_IS(least, AMPI_TILES),
     AMPI_IS(use_tiles, ampi_use_tiles),
     AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
                    NULL)};

@@ -655,7 +655,7 @@ template <int WARPS, bool SUM> AMPI_DEVICE uint32_t ampi_reduce(uint32_t x, ampi
    others, the thread that reports the last chunk publishes what all have gathered, and clears it
    for the next step. So no block has to go through all tensors at the end. */
 AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_tally &found) {
-    ampi_slot     *slot   = &plan.slots[i];
+    ampi_slot     *slot   = &plan.table[i];
     const unsigned chunks = (unsigned)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
     ampi_tally    *tally  = &slot->tally;
     ampi_tally     all    = found;
@@ -852,7 +852,7 @@ struct ampi_share {
 AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t number) {
     const unsigned length = AMPI_CHUNK >> plan.split;
     ampi_share     s;
-    s.slot  = &plan.slots[plan.chunk_slots[number >> plan.split]];
+    s.slot  = &plan.table[plan.chunk_slots[number >> plan.split]];
     s.begin = number * length - s.slot->first_chunk * (uint64_t)AMPI_CHUNK;
     s.count = ampi_count_from(s.begin, s.slot->n, length);
     s.grad  = ampi_array_at(s.slot->grad, s.slot->grad_type, s.begin);
@@ -868,7 +868,7 @@ AMPI_DEVICE void ampi_sample_shares(const amp_plan &plan) {
         for (unsigned e = threadIdx.x; e < s.count; e += blockDim.x)
             ampi_count_grad(counts, s.grad.get(e) & 0x7fffffffu);
         ampi_end_counts(counts, ampi_histogram_of(&plan, ~plan.record->which,
-                                                  (size_t)(s.slot - plan.slots)));
+                                                  (size_t)(s.slot - plan.table)));
     }
 }
 
@@ -911,7 +911,7 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
     uint64_t       c = (uint64_t)blockIdx.x * per_block + number;
     for (; c < plan.num_chunks; c += (uint64_t)gridDim.x * per_block) {
         const uint32_t i     = plan.chunk_slots[c];
-        ampi_slot     *slot  = &plan.slots[i];
+        ampi_slot     *slot  = &plan.table[i];
         const uint64_t start = (c - slot->first_chunk) * AMPI_CHUNK;
         const uint64_t rest  = slot->n > start ? slot->n - start : 0; /* if sparse, maybe 0 */
         const int      count = rest < AMPI_CHUNK ? (int)rest : (int)AMPI_CHUNK;
@@ -1001,7 +1001,7 @@ AMPI_KERNEL(4) ampi_count_kernel(amp_plan plan) {
     __shared__ uint32_t digits[AMPI_DIGITS], last;
     for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
         ampi_sparse    *s = ampi_sparse_at(&plan, tile);
-        const ampi_tile t(s, tile, ampi_given(&plan.slots[s->slot], s));
+        const ampi_tile t(s, tile, ampi_given(&plan.table[s->slot], s));
         for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) digits[d] = 0;
         __syncthreads();
         for (uint32_t i = t.first + threadIdx.x; i < t.behind; i += blockDim.x)
@@ -1032,7 +1032,7 @@ AMPI_DEVICE void ampi_count_rows(const amp_plan *plan, ampi_sparse *s, const uin
     for (uint32_t k = first; k < first + each && k < all; k++) s->begins[k] += before;
     if (threadIdx.x != blockDim.x - 1) return;
     s->touched = before + sum;
-    ampi_begin_sums(&plan->slots[s->slot], s);
+    ampi_begin_sums(&plan->table[s->slot], s);
     if (s->early) atomicOr(&plan->control->seen[0], (uint32_t)AMPI_BAD_ROW);
     if (s->early && plan->record) {
         ampi_count_overflow(plan, s->slot, 0);
@@ -1090,7 +1090,7 @@ AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass) {
     __shared__ ampi_scatter_room room;
     for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
         ampi_sparse     *s     = ampi_sparse_at(&plan, tile);
-        const ampi_slot *slot  = &plan.slots[s->slot];
+        const ampi_slot *slot  = &plan.table[s->slot];
         const uint32_t   given = pass ? s->given : ampi_given(slot, s);
         const ampi_tile  t(s, tile, given);
         uint32_t *counts = s->counts[pass % 2] + t.number * AMPI_DIGITS;
@@ -1210,7 +1210,7 @@ template <int HOW> AMPI_DEVICE void ampi_add_up(const ampi_addends &a, unsigned 
    several, the last block that is done with one adds their sums. */
 AMPI_DEVICE void ampi_sum_segment(const amp_plan &plan, const ampi_sparse *s, uint32_t i,
                                   uint32_t *last) {
-    const ampi_slot *slot  = &plan.slots[s->slot];
+    const ampi_slot *slot  = &plan.table[s->slot];
     const uint32_t  *keys  = s->keys[(plan.passes - 1) % 2], key = keys[i], given = s->given;
     const uint32_t   place = i / AMPI_SEGMENT, lane = threadIdx.x % 32;
     uint32_t         row = s->begins[place], begin = i + 1;
@@ -1356,7 +1356,7 @@ AMPI_DEVICE ampi_share ampi_share_at(const amp_plan &plan, bool rows, uint64_t k
         return s;
     }
     while (k >= table->touched) k -= table++->touched;
-    s.slot  = &plan.slots[table->slot];
+    s.slot  = &plan.table[table->slot];
     s.begin = (uint64_t)table->unique[k] * table->length;
     s.count = table->length;
     s.grad  = ampi_array_at(s.slot->grad, AMP_F32, k * table->length);
@@ -1401,7 +1401,7 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
         if (model.get(0) == p) atomicAdd(&counts[AMPI_ROUNDED], 1u);
     }
     ampi_end_counts(counts, ampi_histogram_of(&plan, plan.record->which,
-                                               (size_t)(slot - plan.slots)));
+                                               (size_t)(slot - plan.table)));
 }
 
 /* B in a sampled step, for tensors whose masters and moments are fp32. */
@@ -1904,7 +1904,7 @@ static amp_result ampi_cuda_split(const amp_backend *self, void *model, const am
    chunks. (The scale is published here, and B does not publish it again.) */
 template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const uint64_t all     = plan.num_chunks << plan.split;
-    const uint64_t others  = OWN ? plan.slots[plan.owns - 1].first_chunk << plan.split : 0;
+    const uint64_t others  = OWN ? plan.table[plan.owns - 1].first_chunk << plan.split : 0;
     const float    factor  = plan.control->gate.inv_scale;
     const auto     unscale = [=](uint32_t u, uint32_t, uint32_t) {
         return ampi_bits_of_f32(ampi_unscale(u, factor));
@@ -2016,7 +2016,7 @@ AMPI_KERNEL(4) ampi_scaler_update_kernel(amp_scaler *s) {
    the argument stays below the limit of 4 KiB. */
 enum { AMPI_BINDS = 240 };
 struct ampi_binds {
-    ampi_slot *slots;
+    ampi_slot *table;
     float     *weight[AMPI_BINDS];
     void      *grad[AMPI_BINDS];
     uint32_t   count;
@@ -2024,7 +2024,7 @@ struct ampi_binds {
 
 AMPI_KERNEL(4) ampi_bind_kernel(ampi_binds b) {
     if (threadIdx.x < b.count)
-        ampi_bind(&b.slots[threadIdx.x], b.weight[threadIdx.x], b.grad[threadIdx.x]);
+        ampi_bind(&b.table[threadIdx.x], b.weight[threadIdx.x], b.grad[threadIdx.x]);
 }
 
 /* num_bytes <= 8 are passed as a kernel argument. So nothing waits for host memory, and a graph
@@ -2148,7 +2148,7 @@ static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, 
     AMPI_TRY(ampi_not_capturing(self->stream));
     for (size_t k = 0; k < count; k += AMPI_BINDS) {
         ampi_binds b = {};
-        b.slots = plan->slots + first + k;
+        b.table = plan->table + first + k;
         b.count = (uint32_t)(count - k < AMPI_BINDS ? count - k : (size_t)AMPI_BINDS);
         if (weights) memcpy(b.weight, weights + k, b.count * sizeof *weights);
         if (grads) memcpy(b.grad, grads + k, b.count * sizeof *grads);

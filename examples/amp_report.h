@@ -113,7 +113,7 @@ typedef struct amp_report_case {
     int           worst, largest; /* of fp16: most of it underflows; next to the end of fp16      */
     double        share, above;   /* of them, what underflows                                     */
     int           headroom, next; /* of the largest, and of the next                              */
-    double        small, weights; /* in tensors that underflow, and in all                        */
+    double        fine, weights;  /* in tensors that underflow, and in all                        */
     double        tiny, grads;    /* in all: what underflows, and what there is                   */
     amp_advice   *advice;         /* of the caller; count of them are filled                      */
     int           count;

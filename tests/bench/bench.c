@@ -184,8 +184,8 @@ static void prepare(void) {
                 (unsigned long)n);
         exit(1);
     }
-    opt.plan->slots[0].moment[0].data = m; /* the streams that five_streams moves */
-    opt.plan->slots[0].moment[1].data = v;
+    opt.plan->table[0].moment[0].data = m; /* the streams that five_streams moves */
+    opt.plan->table[0].moment[1].data = v;
 }
 
 /* ------------------------------------------------------------- gradients of few rows: 1 in 100 */
@@ -245,8 +245,8 @@ static void rows(void) {
     MUST(amp_optimizer_init(&table, &desc));
     MUST(amp_optimizer_add(&table, &t));
     if (prepare_scaled(&table) != AMP_OK) return;
-    table.plan->slots[0].moment[0].data = m;
-    table.plan->slots[0].moment[1].data = v;
+    table.plan->table[0].moment[0].data = m;
+    table.plan->table[0].moment[1].data = v;
     reset();
     row("rows adamw-step f16", (size_t)num_touched * LENGTH, 28, step_rows, move_rows);
     reset();

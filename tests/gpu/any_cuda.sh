@@ -95,7 +95,7 @@ fault own_f16 publish 'ampi_map(model, master, s.count,' 'ampi_map(model, master
 fault adamw_beside_own 'the end of own tensors' '; k < all - others;' '; k + FAULT < all - others;'
 fault adamw_reported samples 'ampi_count_grad(counts, s.grad.get(e)' 'ampi_count_grad(counts, FAULT + s.grad.get(e)'
 fault adamw_reported 'counts of updates' '&counts[AMPI_UPDATES], 1u' '&counts[AMPI_UPDATES], 1u + FAULT'
-fault adamw_rebound bind 'ampi_bind(&b.slots' 'if (!FAULT || threadIdx.x != 1) ampi_bind(&b.slots'
+fault adamw_rebound bind 'ampi_bind(&b.table' 'if (!FAULT || threadIdx.x != 1) ampi_bind(&b.table'
 fault adamw_by_pointer store '(unsigned char)(value >> 8 * b);' \
     '(unsigned char)(value >> 8 * b ^ (FAULT && b == 1));'
 fault cast_f32_f16 cast 'cols, AMPI_SPAN), ampi_copy_op()' 'cols, AMPI_SPAN) - FAULT, ampi_copy_op()'

@@ -476,6 +476,17 @@ case $(ctags --version 2>&1) in
 *) skip 'the first floor names no function of the second' 'no Universal or Exuberant Ctags' ;;
 esac
 
+# Law 25: behind macros of other headers, and behind <windows.h> where MinGW is.
+for language in "$CC -std=c99 -x c" "$CXX -std=c++11 -x c++"; do
+    silent "law 25: behind a hundred macros of other headers: ${language##* }" $language -O0 -DAMP_DEBUG -w -fsyntax-only -I. $here/neighbours.c
+done
+for compiler in 'x86_64-w64-mingw32-gcc -std=c99' 'x86_64-w64-mingw32-g++ -std=c++11 -x c++'; do
+    if ! have "${compiler%% *}"; then skip "behind <windows.h>: ${compiler%% *}" 'not found'; continue; fi
+    for lean in -DHOST -DWIN32_LEAN_AND_MEAN; do
+        silent "law 25: behind <windows.h>, $lean: ${compiler%% *}" $compiler $lean -O0 -w -fsyntax-only -I. $here/neighbours.c
+    done
+done
+
 # The host compiles as if amp.h were not there: behind the implementation each predefined macro is as
 # before it, though any level could change it, and the host's functions are the same instructions.
 host_macros() { # host_macros COMPILER FLAGS

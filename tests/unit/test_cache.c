@@ -1176,7 +1176,7 @@ TEST(gemm_types, "an operand that is half already stays; another half than the s
         OK(amp_gemm(NULL, 0, 0, 5, 0, 3, 1.0f, p.a, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f, NULL,
                     AMP_F32, 0));
         COUNTS(0, 0, 0, 0);
-        CHECK_EQ_U64(session.small, 0); /* nor would casts take long: there are none */
+        CHECK_EQ_U64(session.left_fp32, 0); /* nor would casts take long: there are none */
         end();
     }
 }
@@ -1199,7 +1199,7 @@ TEST(gemm_no_room, "manual: where there is no room the product stays in fp32, bi
     product_make(0, 80, 31, 33, 0, AMP_F32); /* n k is 1023: not worth a cast */
     SAME_AS(AMP_F32);
     COUNTS(0, 0, 5, 2); /* what more room would mend, */
-    CHECK_EQ_U64(session.small, 1); /* and what is so by design */
+    CHECK_EQ_U64(session.left_fp32, 1); /* and what is so by design */
     end();
 }
 

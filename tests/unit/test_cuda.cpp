@@ -770,7 +770,7 @@ static void compare(twins *t) {
         const ampi_slot *c = &cpu->plan->host_slots[i], *d = &dev->plan->host_slots[i];
         const size_t     n = t->s.tensors[i].n;
         ampi_slot        s;
-        download(&s, &dev->plan->slots[i], sizeof s);
+        download(&s, &dev->plan->table[i], sizeof s);
         CHECK_EQ_U64(s.tally.nonfinite | s.tally.nan | s.tally.zeros | s.tally.late, 0);
         CHECK_EQ_U32(s.tally.max | s.arrived, 0);
         OK(amp_optimizer_stats(cpu, i, &stats[CPU]));
@@ -2733,7 +2733,7 @@ TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked
         only_blocks(0, 0);
         move_tail((unsigned char *)f, full + 4 * (n - tail), sizeof f);
         for (size_t i = 0; i < tail; i++) CHECK_EQ_F32(f[i], -0.5f * (float)(i + 1));
-        download(&slot, opt.plan->slots, sizeof slot);
+        download(&slot, opt.plan->table, sizeof slot);
         CHECK_EQ_F32(EMULATED ? ampi_f32_from_bits(slot.tally.max)
                               : slot.stats.max_finite, 9.0f);
         amp_optimizer_free(&opt);
@@ -2990,7 +2990,7 @@ static void step_in_grid(grids *g, int blocks, int width) {
     for (const image &m : g->images)
         launch(count_differing, 64, 256, main_stream, (const uint32_t *)m.live,
                (const uint32_t *)(void *)m.after, m.size / 4, g->differing);
-    launch(count_other_stats, (unsigned)g->count / 64 + 1, 64, main_stream, opt->plan->slots,
+    launch(count_other_stats, (unsigned)g->count / 64 + 1, 64, main_stream, opt->plan->table,
            (const amp_grad_stats *)g->stats[DEV], (uint64_t)g->count, g->differing);
 }
 
@@ -3523,7 +3523,7 @@ TEST(traffic_of_atomics, "3000 small tensors: A has no atomic operation on any o
     emu_unwatch_all();
     OK(amp_optimizer_step(&opt, 0.1f));
     CUDA(cudaDeviceSynchronize());
-    CHECK_EQ_U64(emu_atomics(opt.plan->slots, COUNT * sizeof(ampi_slot), NULL), 0);
+    CHECK_EQ_U64(emu_atomics(opt.plan->table, COUNT * sizeof(ampi_slot), NULL), 0);
     CHECK(emu_atomics(opt.plan->control, sizeof(ampi_control), &most) <= 3 * (COUNT / 4));
     CHECK_EQ_U64(most, COUNT / 4); /* blocks arrive */
     emu_unwatch_all();

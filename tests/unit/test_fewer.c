@@ -1225,11 +1225,11 @@ TEST(lion_steps, "Lion: bit for bit lion-pytorch's rule, weights decaying first;
         OK(amp_optimizer_step(&opt, 0.01f));
         for (i = 0; i < N; i++) lion(&p[i], &m[i], grad[i], 0.01f, 0.1f);
         CHECK_MEM(weight, p, sizeof p);
-        CHECK_MEM(opt.plan->slots[0].moment[0].data, m, sizeof m);
+        CHECK_MEM(opt.plan->table[0].moment[0].data, m, sizeof m);
     }
-    ((uint32_t *)opt.plan->slots[0].moment[0].data)[3] = 0xffc00000u;
+    ((uint32_t *)opt.plan->table[0].moment[0].data)[3] = 0xffc00000u;
     OK(amp_optimizer_step(&opt, 0.01f));
-    CHECK(is_nan(bits_of(weight[3])) && is_nan(bits_of(((float *)opt.plan->slots[0].moment[0].data)[3])));
+    CHECK(is_nan(bits_of(weight[3])) && is_nan(bits_of(((float *)opt.plan->table[0].moment[0].data)[3])));
     amp_optimizer_free(&opt);
 }
 

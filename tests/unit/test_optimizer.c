@@ -1982,8 +1982,8 @@ TEST(rebind_all_errors, "contract: rebind_all changes all or nothing, and proble
     grads[1] = NULL;
     CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_ERROR_UNSUPPORTED);
     CHECK(strstr(why, "tensor 2 (tail)") != NULL && strstr(why, "grad_later") != NULL);
-    CHECK(r.opt.plan->slots[0].grad == r.tensor[0].grad);
-    CHECK(r.opt.plan->slots[1].grad == r.tensor[1].grad);
+    CHECK(r.opt.plan->table[0].grad == r.tensor[0].grad);
+    CHECK(r.opt.plan->table[1].grad == r.tensor[1].grad);
     fill_grads(&r, 1, 65536.0f);
     CHECK(amp_optimizer_begin_step(&r.opt));
     CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, NULL), AMP_ERROR_STEP_OPEN);

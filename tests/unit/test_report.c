@@ -935,7 +935,7 @@ TEST(members, "law 21: each number of a report in a file is that of its name: no
     put(&r, 1, AMP_F32);
     prepare(&r);
     record                    = r.opt.plan->record;
-    o                         = &r.opt.plan->slots[0].overflows;
+    o                         = &r.opt.plan->table[0].overflows;
     h                         = &record->history[1];
     record->skips[0]          = 11;
     record->skips[1]          = 12;

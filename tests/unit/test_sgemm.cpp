@@ -380,13 +380,13 @@ TEST(small, "manual: products with n k below 2^10 are the originals, and counted
     for (int batch = 0; batch < 3; batch++) {
         begin(ROOM, AMP_F16);
         PRODUCT(make_call(0, 32, 32, 32, 0, batch), AMP_F16);
-        CHECK_EQ_U64(w.session.small, 0);
+        CHECK_EQ_U64(w.session.left_fp32, 0);
         PRODUCT(make_call(1, 33, 31, 33, 1, batch), AMP_F32);
         PRODUCT(make_call(2, 1, 1, 1, 0, batch), AMP_F32);
-        CHECK_EQ_U64(w.session.small, 2);
+        CHECK_EQ_U64(w.session.left_fp32, 2);
         OK(amp_autocast_override(&w.session.autocast, "tf32", NULL));
         PRODUCT(make_call(3, 16, 16, 16, 0, batch), AMP_F32, true);
-        CHECK_EQ_U64(w.session.small, 3);
+        CHECK_EQ_U64(w.session.left_fp32, 3);
         CHECK_EQ_U64(w.session.fallbacks, 0);
     }
     end();
@@ -870,13 +870,13 @@ TEST(gemm_half_c, "manual: amp_gemm into a half C works for any size in a scope:
     BLAS(cublasCreate(&own));
     OK(amp_cuda_backend(&w.gpu, w.stream, own));
     for (size_t n = 1; n < 40; n += 3) {
-        const uint64_t small = w.session.small;
+        const uint64_t small = w.session.left_fp32;
         OK(amp_gemm(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
                     AMP_F16, 0));
-        CHECK_EQ_U64(w.session.small, small);
+        CHECK_EQ_U64(w.session.left_fp32, small);
         OK(amp_gemm(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
                     AMP_F32, 0));
-        CHECK_EQ_U64(w.session.small, small + (n < 32));
+        CHECK_EQ_U64(w.session.left_fp32, small + (n < 32));
     }
     BLAS(cublasDestroy(own));
     end();

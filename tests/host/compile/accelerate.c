@@ -72,7 +72,7 @@ int main(void) {
     WANT(amp_session_start(&session, &cached) == AMP_OK);
     WANT(amp_autocast_override(&session.autocast, "bf16", NULL) == AMP_OK);
     WANT(product(AMP_F32, AMP_F32) == ON_APPLE);
-    WANT(session.small == ON_APPLE && session.transients == 2 * !ON_APPLE && session.fallbacks == 0);
+    WANT(session.left_fp32 == ON_APPLE && session.transients == 2 * !ON_APPLE && session.fallbacks == 0);
     amp_session_end(&session);
     return 0;
 }

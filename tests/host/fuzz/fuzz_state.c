@@ -345,8 +345,8 @@ static void check_numbers(const machine *m) {
     PROPERTY(amp_optimizer_status(&m->opt, &status) == AMP_OK, "AMP_OK: there is a status");
     PROPERTY(plan->scaler->preset < (uint32_t)AMPI_NUM_PRESETS, "AMP_OK: the preset is one of the list");
     for (i = 0; i < m->num_tensors; i++)
-        PROPERTY(memcmp(&plan->slots[i].lr_scale, &plan->host_slots[i].lr_scale, 4) == 0 &&
-                     memcmp(&plan->slots[i].weight_decay, &plan->host_slots[i].weight_decay, 4) == 0,
+        PROPERTY(memcmp(&plan->table[i].lr_scale, &plan->host_slots[i].lr_scale, 4) == 0 &&
+                     memcmp(&plan->table[i].weight_decay, &plan->host_slots[i].weight_decay, 4) == 0,
                  "AMP_OK: backend and host agree on rates");
 }
 
@@ -383,7 +383,7 @@ static void check_steps(machine *m) {
         const int enabled = !amp_optimizer_scaler(&m->opt)->disabled;
         int       i, grads = 0;
         for (i = 0; i < m->num_tensors; i++)
-            if (m->opt.plan->slots[i].grad && m->n[i]) grads = 1;
+            if (m->opt.plan->table[i].grad && m->n[i]) grads = 1;
         look(m, &before);
         machine_step(m, k, k == 1);
         look(m, &after);
