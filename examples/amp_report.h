@@ -143,7 +143,7 @@ AMP_REPORT_DEF void amp_report_measure(amp_report_case *k, int i, const amp_tens
     k->weights += (double)t->n;
     k->tiny += (double)t->f16_small;
     k->grads += grads;
-    if (share >= AMP_REPORT_MUCH) k->small += (double)t->n;
+    if (share >= AMP_REPORT_MUCH) k->fine += (double)t->n;
     if (share >= k->share) {
         k->share = share;
         k->worst = i;
@@ -200,7 +200,7 @@ AMP_REPORT_DEF void amp_report_advise_range(amp_report_case *k) {
     } else if (above >= AMP_REPORT_HARMLESS && k->next != AMP_HEADROOM_UNBOUNDED &&
                k->above < AMP_REPORT_MUCH) {
         amp_report_advise(k, AMP_ADVICE_KEEP_FP32, k->largest, above);
-    } else if (2.0 * k->small >= k->weights) {
+    } else if (2.0 * k->fine >= k->weights) {
         amp_report_advise(k, AMP_ADVICE_USE_BF16, -1, k->tiny / k->grads);
     } else {
         amp_report_advise(k, AMP_ADVICE_UNDERFLOW, k->worst, k->share);
