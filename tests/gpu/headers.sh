@@ -44,7 +44,7 @@ case $trees in *[!:]*) ;; *) skip toolkit 'no CUDA toolkit (nvcc, CUDA_HEADERS)'
 # types NAME FLAGS TEXT
 types() {
     before=$failed
-    for source in amp_kernels.cu examples/*.cu examples/*/*.cu tests/bench/*.cu tests/unit/test_cuda.cpp; do
+    for source in amp_kernels.cu examples/*.cu examples/*/*.cu tests/*/*.cu tests/unit/test_cuda.cpp; do
         if grep -q '<nccl.h>' "$source" && [ ! -f "$include/nccl.h" ]; then
             skip "$1" "$source: no nccl.h here"
             continue
