@@ -437,32 +437,22 @@ AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x
 /* Does op leave an element as it is, in a dst of this type? */
 template <class OP> AMPI_DEVICE bool ampi_leaves(const OP &, uint32_t, uint32_t) { return false; }
 
-/* dst = op(src), element by element, in bits of fp32. If ADDS, op also gets what was in dst.
-   Other ops ignore that argument; most ignore dst's type. */
-template <bool ADDS, class OP, int DST, int SRC> struct ampi_mapper {
-    typedef ampi_array<SRC, ADDS && SRC != AMPI_ANY> source;
+/* dst = op(src), element by element, in bits of fp32. Most ops ignore dst's type. */
+template <class OP, int DST, int SRC> struct ampi_mapper {
     ampi_array<DST> dst;
-    source          src;
+    ampi_array<SRC> src;
     const OP       &op;
 
-    template <int N> struct raw {
-        typename source::template raw<N>          from;
-        typename ampi_array<DST>::template raw<N> was;
-    };
-    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
-        raw<N> r;
-        if (ADDS) r.was = dst.template fetch<N>(i);
-        r.from = src.template fetch<N>(i);
-        return r;
-    }
+    template <int N> using raw = typename ampi_array<SRC>::template raw<N>;
+
+    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const { return src.template fetch<N>(i); }
     template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
-        uint32_t from[N], was[N] = {}, to[N];
+        uint32_t from[N], to[N];
         bool     all = true;
-        src.template expand<N>(r.from.w, from);
-        if (ADDS) dst.template expand<N>(r.was.w, was);
+        src.template expand<N>(r.w, from);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            to[k] = op(from[k], was[k], dst.type);
+            to[k] = op(from[k], dst.type);
             all   = all && !ampi_leaves(op, from[k], dst.type);
         }
         if (all) {
@@ -475,19 +465,19 @@ template <bool ADDS, class OP, int DST, int SRC> struct ampi_mapper {
     }
 };
 
-/* A thread fetches 64 bytes of src at once, or 32 besides those of dst. Beside fp32, 16-bit types
-   go by four, so that a warp's accesses leave no gaps in any array. In place, too: by eight the
-   compiler is short of predicates, and fetches late. */
-template <bool ADDS, int DST, int SRC, class OP>
+/* A thread fetches 64 bytes of src at once. Beside fp32, 16-bit types go by four, so that a warp's
+   accesses leave no gaps in any array. In place, too: by eight the compiler is short of predicates,
+   and fetches late. */
+template <int DST, int SRC, class OP>
 AMPI_DEVICE ampi_segment ampi_map_groups(const ampi_any &dst, const ampi_any &src, unsigned count,
                                          const OP &op) {
     enum {
         N         = DST == AMP_F32 || SRC == AMP_F32 || DST == SRC ? 4 : 8,
-        UNDER_WAY = (ADDS ? 32 : 64) / (N * ampi_array<SRC>::SIZE)
+        UNDER_WAY = 64 / (N * ampi_array<SRC>::SIZE)
     };
     const unsigned     first = dst.base ? dst.head(N) : src.head(N);
     const ampi_segment s     = ampi_groups_in(N, first, count, dst, src);
-    ampi_each_group<N, UNDER_WAY>(ampi_mapper<ADDS, OP, DST, SRC>{dst, src, op}, s);
+    ampi_each_group<N, UNDER_WAY>(ampi_mapper<OP, DST, SRC>{dst, src, op}, s);
     return s;
 }
 
@@ -501,28 +491,28 @@ typedef ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
 typedef ampi_pairs<ampi_pair<AMP_F32, AMP_F16>, ampi_pair<AMP_F32, AMP_BF16>,
                    ampi_pair<AMP_F32, AMP_F32>> ampi_to_fp32;
 
-template <bool ADDS, class OP>
+template <class OP>
 AMPI_DEVICE ampi_segment ampi_map_pairs(const ampi_any &, const ampi_any &, unsigned, const OP &,
                                         ampi_pairs<>) {
     return ampi_segment();
 }
-template <bool ADDS, int DST, int SRC, class... P, class OP>
+template <int DST, int SRC, class... P, class OP>
 AMPI_DEVICE ampi_segment ampi_map_pairs(const ampi_any &dst, const ampi_any &src, unsigned count,
                                         const OP &op, ampi_pairs<ampi_pair<DST, SRC>, P...>) {
     if (src.type == SRC && dst.type == DST)
-        return ampi_map_groups<ADDS, DST, SRC>(dst, src, count, op);
-    return ampi_map_pairs<ADDS>(dst, src, count, op, ampi_pairs<P...>());
+        return ampi_map_groups<DST, SRC>(dst, src, count, op);
+    return ampi_map_pairs(dst, src, count, op, ampi_pairs<P...>());
 }
 
-template <bool ADDS = false, class OP, class PAIRS>
+template <class OP, class PAIRS>
 AMPI_DEVICE void ampi_map(const ampi_any &dst, const ampi_any &src, unsigned count, const OP &op,
                           PAIRS pairs) {
-    const ampi_segment s = ampi_map_pairs<ADDS>(dst, src, count, op, pairs);
-    ampi_each_other<4>(ampi_mapper<ADDS, OP, AMPI_ANY, AMPI_ANY>{dst, src, op}, s, count);
+    const ampi_segment s = ampi_map_pairs(dst, src, count, op, pairs);
+    ampi_each_other<4>(ampi_mapper<OP, AMPI_ANY, AMPI_ANY>{dst, src, op}, s, count);
 }
 
 struct ampi_copy_op {
-    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, uint32_t) const { return u; }
+    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t) const { return u; }
 };
 
 /* Sets count elements to zero. */
@@ -1906,7 +1896,7 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
     const uint64_t all     = plan.num_chunks << plan.split;
     const uint64_t others  = OWN ? plan.table[plan.owns - 1].first_chunk << plan.split : 0;
     const float    factor  = plan.control->gate.inv_scale;
-    const auto     unscale = [=](uint32_t u, uint32_t, uint32_t) {
+    const auto     unscale = [=](uint32_t u, uint32_t) {
         return ampi_bits_of_f32(ampi_unscale(u, factor));
     };
     const bool     skip    = plan.control->gate.skip != 0;
@@ -1960,7 +1950,7 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, c
 
 AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float *scale) {
     const float factor = *scale;
-    const auto  op     = [=](uint32_t u, uint32_t, uint32_t) {
+    const auto  op     = [=](uint32_t u, uint32_t) {
         return ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(u), factor));
     };
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_SPAN;
@@ -1978,7 +1968,7 @@ AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float
 struct ampi_scaler_op {
     float inv;
     bool  safe, writes, *bad;
-    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, uint32_t type) const {
+    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t type) const {
         const uint32_t to   = ampi_bits_of_f32(ampi_unscale(u, inv));
         const uint32_t kept = type == AMP_BF16 ? ampi_f32_from_bf16(ampi_bf16_from_f32(to)) : to;
         *bad = *bad || ampi_nonfinite(safe ? kept : u);
