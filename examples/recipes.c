@@ -31,10 +31,6 @@
 enum { DIM = 16, SAMPLES = 256 };
 static float data_x[SAMPLES][DIM], data_y[SAMPLES];
 
-static void check(int ok) {
-    if (!verdict(ok)) exit(1);
-}
-
 static void make_data(void) {
     uint32_t state = 1;
     for (int i = 0; i < SAMPLES; i++) {
@@ -115,7 +111,7 @@ static void recipe_a(void) {
     }
     printf("a. accumulation: loss %.3g in one batch, %.3g in 256 micro-batches\n", loss, loss_wide);
     printf("   weights are off by %.1e if summed in fp32, by %.1e in fp16:", off_wide, off_half);
-    check(fabs(loss_wide - loss) < 0.001 * loss && off_wide < 0.5 * off_half);
+    verdict(fabs(loss_wide - loss) < 0.001 * loss && off_wide < 0.5 * off_half);
 }
 
 /* b. Several losses, or optimizers, on one loss scale: generator and discriminator, actor and
@@ -146,7 +142,7 @@ static void recipe_b(void) {
            "   second took %d, skipped %d, loss %.2g;\n",
            (int)status[0].steps, loss[0], (int)status[1].steps, (int)status[1].skipped, loss[1]);
     printf("   the scale backed off once, from 1024 to %g:", (double)scaler.scale);
-    check(status[0].steps == 50 && status[1].steps == 49 && status[1].skipped == 1 &&
+    verdict(status[0].steps == 50 && status[1].steps == 49 && status[1].skipped == 1 &&
           scaler.backoffs == 1 && scaler.scale == 512.0f && loss[0] < 0.01 && loss[1] < 0.01);
     for (int i = 0; i < 2; i++) amp_optimizer_free(&opt[i]);
 }
@@ -188,7 +184,7 @@ static void recipe_c(void) {
     const double without = with_penalty(0.0f, w[0]), with = with_penalty(9.0f, w[1]);
     printf("c. gradient penalty: the norm is %.3f without it,\n", without);
     printf("   %.3f with a penalty of 9 (norm - 1)^2:", with);
-    check(without > 2.0 && fabs(with - 1.0) < 0.1);
+    verdict(without > 2.0 && fabs(with - 1.0) < 0.1);
 }
 
 /* d. A loss scale by hand, when a paper gives it or you want a run without surprises. STATIC never
@@ -217,7 +213,7 @@ static void recipe_d(void) {
     printf("d. by hand: at a scale of 2^24, %d of 50 steps were skipped,\n",
            (int)status[0].skipped);
     printf("   at 1024 %d; the loss is %.2g:", (int)(status[1].skipped - status[0].skipped), loss);
-    check(status[0].skipped == 50 && status[0].loss_scale == 16777216.0f &&
+    verdict(status[0].skipped == 50 && status[0].loss_scale == 16777216.0f &&
           status[1].skipped == 50 && status[1].loss_scale == 1024.0f && loss < 0.01 &&
           amp_scaler_set_scale(amp_optimizer_scaler(&opt), 0.0f) == AMP_ERROR_INVALID_CONFIG);
     amp_optimizer_free(&opt);
@@ -261,7 +257,7 @@ static void recipe_e(void) {
     printf("e. schedule and average: %d steps;\n   again with %d skipped ones, to a scale of %g:\n",
            (int)clean.steps, (int)rough.skipped, (double)rough.loss_scale);
     printf("   the same weights and averages to the last bit, loss %.2g:", loss);
-    check(clean.skipped == 0 && rough.skipped == 4 && rough.steps == clean.steps && loss < 0.02 &&
+    verdict(clean.skipped == 0 && rough.skipped == 4 && rough.steps == clean.steps && loss < 0.02 &&
           memcmp(w[0], w[1], sizeof w[0]) == 0 &&
           memcmp(average[0], average[1], sizeof average[0]) == 0);
 }
@@ -304,7 +300,7 @@ static void recipe_f(const amp_optimizer_desc *desc) {
     printf("   losses %.2g and %.2g; the first run again has the same bits:",
            loss_of(w[0], AMP_F32, 0, SAMPLES, 0.0f, NULL),
            loss_of(w[1], AMP_F32, 0, SAMPLES, 0.0f, NULL));
-    check(memcmp(w[0], w[2], sizeof w[0]) == 0 && third == first);
+    verdict(memcmp(w[0], w[2], sizeof w[0]) == 0 && third == first);
     for (int i = 0; i < 3; i++) amp_optimizer_free(&opt[i]);
 }
 
@@ -359,7 +355,7 @@ static void recipe_g(void) {
            "   with an overflow every 30 steps ", want, (int)fp32.steps);
     printf("%d of 120 are taken;\n   with this loop %d, loss %.2g:",
            (int)hand.steps, (int)good.steps, loss);
-    check(hand.steps == 7 && good.steps == 116 && good.skipped == 4 && good.loss_scale > 256.0f &&
+    verdict(hand.steps == 7 && good.steps == 116 && good.skipped == 4 && good.loss_scale > 256.0f &&
           want < 1e-6 && loss < 1e-6);
 }
 
@@ -415,7 +411,7 @@ static void recipe_h(void) {
     printf("   in the wrong order, of scaled gradients,\n   weights came to %.4f instead of %.4f:",
            norm_of(w[CLIP_SCALED]), norm_of(w[CLIP_FP32]));
     /* 100 steps of at most 0.25 * 0.5 / 1024 */
-    check(loss[CLIP_DESC] < 1e-4 && loss[CLIP_BY_HAND] < 1e-4 && loss[CLIP_FP32] < 1e-4 &&
+    verdict(loss[CLIP_DESC] < 1e-4 && loss[CLIP_BY_HAND] < 1e-4 && loss[CLIP_FP32] < 1e-4 &&
           norm_of(w[CLIP_SCALED]) < 100.0 * 0.25 * 0.5 / 1024.0 * 1.001);
 }
 
@@ -483,7 +479,7 @@ static amp_status replayed_run(int trouble, int replay, float *w, double *spike)
         must(amp_optimizer_step(&opt, 0.02f));
         must(amp_optimizer_status(&opt, &status));
         tries = status.did_step ? 0 : tries + 1;
-        if (tries > 40) check(0); /* 38 halvings go from the largest scale to the least */
+        if (tries > 40) verdict(0); /* 38 halvings go from the largest scale to the least */
     }
     *spike = largest_spike(&opt);
     amp_optimizer_free(&opt);
@@ -502,7 +498,7 @@ static void recipe_i(void) {
     printf("   and with %d spikes, of norms up to %.0f;\n", (int)spiky.skipped, spike);
     printf("   a loop that goes on to the next batch loses %d of %d:", (int)lossy.skipped,
            (int)(lossy.steps + lossy.skipped));
-    check(clean.skipped == 0 && rough.steps == 48 && rough.skipped > 2 && spiky.skipped == 3 &&
+    verdict(clean.skipped == 0 && rough.steps == 48 && rough.skipped > 2 && spiky.skipped == 3 &&
           none <= 0.0 && spike > 8.0 &&
           lossy.skipped > 2 && memcmp(w[0], w[1], sizeof w[0]) == 0 &&
           memcmp(w[0], w[3], sizeof w[0]) == 0 && memcmp(w[0], w[2], sizeof w[0]) != 0);
@@ -569,7 +565,7 @@ static void recipe_j(void) {
     printf("j. another program's Adam: after 20 steps there, 20 here, 20 there\n"
            "   weights are off by %.1e,", off[1]);
     printf(" without its moments and steps by %.1e:", off[2]);
-    check(off[1] < 1e-5 && off[2] > 1e-3);
+    verdict(off[1] < 1e-5 && off[2] > 1e-3);
 }
 
 /* k. A scaler alone, around an optimizer that reads scaled gradients and divides by the scale on the
@@ -598,7 +594,7 @@ static void recipe_k(void) {
     printf("k. a scaler alone: %d steps taken, %d skipped, to a scale of %g;\n", f.steps,
            (int)scaler.skipped, (double)scaler.scale);
     printf("   the loss is %.2g:", loss);
-    check(scaler.skipped > 0 && f.steps + (int)scaler.skipped == 60 && loss < 0.01);
+    verdict(scaler.skipped > 0 && f.steps + (int)scaler.skipped == 60 && loss < 0.01);
 }
 
 int main(int argc, char **argv) {

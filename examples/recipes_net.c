@@ -25,10 +25,6 @@
 
 enum { ROWS = 64, IN = 32, HIDDEN = 64, OUT = 16, N1 = IN * HIDDEN, N2 = HIDDEN * OUT };
 
-static void check(int ok) {
-    if (!verdict(ok)) exit(1);
-}
-
 /* c = op(a) op(b) of packed matrices, each of its type. */
 static void multiply(int trans_a, int trans_b, size_t m, size_t n, size_t k, const void *a,
                      amp_dtype a_type, const void *b, amp_dtype b_type, void *c, amp_dtype c_type) {
@@ -146,7 +142,7 @@ static void recipe_a(void) {
            (int)half.skipped);
     printf("   in fp32, below a layer in fp16, it skipped %d,\n   and the error is %.2g of a unit:",
            (int)fp32.skipped, sqrt(loss[1]));
-    check(half.steps == 0 && half.skipped == 200 && fp32.skipped < 5 && sqrt(loss[1]) < 0.05);
+    verdict(half.steps == 0 && half.skipped == 200 && fp32.skipped < 5 && sqrt(loss[1]) < 0.05);
 }
 
 /* b. Inference in half from a saved state. Hand prepare your own half memory as model and nothing
@@ -207,7 +203,7 @@ static void recipe_b(void) {
     printf("b. inference: %d bytes of half weights are left\n   of the %d that loading took,\n",
            (int)(sizeof w1 + sizeof w2), (int)(sizeof w1 + sizeof w2 + bytes));
     printf("   and all outputs have the bits they had in training:");
-    check(blocks == 0 && bytes >= 12 * (N1 + N2) && memcmp(before, n.z, sizeof before) == 0);
+    verdict(blocks == 0 && bytes >= 12 * (N1 + N2) && memcmp(before, n.z, sizeof before) == 0);
 }
 
 /* c. A weight cache: products of fp32 arrays in a session cast a weight that was added once, until
@@ -254,7 +250,7 @@ static void recipe_c(void) {
            "   16 in 8 steps of an optimizer %d times;\n", casts, (int)session.misses - casts);
     printf("   a write that was not announced is found%s:",
            found == AMP_ERROR_STALE ? ", AMP_ERROR_STALE" : amp_result_string(found));
-    check(casts == 1 && found == AMP_ERROR_STALE && stale == w &&
+    verdict(casts == 1 && found == AMP_ERROR_STALE && stale == w &&
           (int)session.misses == casts + 8 && (int)session.hits == kept + 8 &&
           amp_session_check(&session, NULL) == AMP_OK);
     amp_session_end(&session);
@@ -300,7 +296,7 @@ static void recipe_d(void) {
     printf("d. attention: the loss changes by %.3f a unit,\n   as its gradient says (%.3f);\n", change,
            slope);
     printf("   rounded to bf16 the gradient is another by %.1f %%:", 100.0 * sqrt(error / square));
-    check(fabs(change / slope - 1.0) < 0.002 && fabs(slope) > 1.0 && error > 0.0 &&
+    verdict(fabs(change / slope - 1.0) < 0.002 && fabs(slope) > 1.0 && error > 0.0 &&
           error < 1e-4 * square);
 }
 

@@ -855,11 +855,10 @@ static void write_page(FILE *f, const char *title) {
 }
 
 static void print_help(void) {
-    puts("usage: report LINES... [--out PAGE] [--title TEXT]\n\n"
+    puts("usage: report LINES... [--out PAGE]\n\n"
          "Make a page of HTML of what train, gpt, cnn or ncf wrote with --report; of up to\n"
          "six runs, laid over each other, one page.\n\n"
          "  --out PAGE    where it goes (LINES.html, of the first)\n"
-         "  --title TEXT  its headline (the program and its types, or LINES)\n"
          "  --help        this text");
 }
 
@@ -884,14 +883,14 @@ static void name_runs(void) {
     }
 }
 
-static void parse(int argc, char **argv, const char **out, const char **title) {
-    const known_option known[] = {word_option("--out", out), word_option("--title", title)};
+static void parse(int argc, char **argv, const char **out) {
+    const known_option known = word_option("--out", out);
     char               most[32];
     sprintf(most, "give at most %d", MAX_RUNS);
     begin(argc, argv);
     for (int i = 1; i < argc; i++) {
         if (is_help(argv[i])) print_help(), exit(finish(0));
-        if (is_among(known, 2, argv, &i)) continue;
+        if (is_among(&known, 1, argv, &i)) continue;
         if (argv[i][0] == '-') unexpected(argv[i]);
         if (num_runs == MAX_RUNS) fail(2, argv[i], "is one file too many", most);
         runs[num_runs++].path = argv[i];
@@ -902,16 +901,16 @@ static void parse(int argc, char **argv, const char **out, const char **title) {
 
 int main(int argc, char **argv) {
     static const char help[] = "choose a file that can be written with --out";
-    const char       *out = NULL, *title = NULL;
+    const char       *out = NULL;
     char              page[1100];
-    parse(argc, argv, &out, &title);
+    parse(argc, argv, &out);
     snprintf(page, sizeof page, "%s.html", runs[0].path);
     if (!out) out = page;
     for (int i = 0; i < num_runs; i++) refuse_overwriting("--out", out, runs[i].path);
     for (int i = 0; i < num_runs; i++) read_run(&runs[i], runs[i].path);
     name_runs();
     output to = open_output(out, help);
-    write_page(to.f, title ? html_of(title, strlen(title)) : num_runs == 1 ? runs[0].name : "Runs compared");
+    write_page(to.f, num_runs == 1 ? runs[0].name : "Runs compared");
     const long size = ftell(to.f);
     close_output(&to, 1, help);
     for (int i = 0; i < num_runs; i++) {

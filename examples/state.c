@@ -349,20 +349,19 @@ static void print_losses(losses *loss, int seeds, losses all) {
            seeds < 3 ? "\n(-: of fewer than three seeds nothing is said)" : "");
 }
 
-static const char help_of_state[] =
-    "usage: state [options]\n\n"
-    "Train three tasks with each kind of optimizer state, and time one large step.\n\n"
-    "  --seeds N         runs of each task (10)\n"
-    "  --epochs N        passes over the digits (10)\n"
-    "  --steps N         optimizer steps of the GPT (150)\n"
-    "  --elements N      millions of parameters of the large step, of 28 bytes each (50)\n"
-    "  --data digits|fashion|PATH          as build/train takes it (digits)\n"
-    "  --text FILE       what the GPT learns (amp.h)\n"
-    "  --quick           a toy of two seeds, which the other options change\n"
-    "  --quiet           no progress\n"
-    "  --help            this text\n";
-
-static void print_help_of_state(void) { fputs(help_of_state, stdout); }
+static void print_help_of_state(void) {
+    fputs("usage: state [options]\n\n"
+          "Train three tasks with each kind of optimizer state, and time one large step.\n\n"
+          "  --seeds N         runs of each task (10)\n"
+          "  --epochs N        passes over the digits (10)\n"
+          "  --steps N         optimizer steps of the GPT (150)\n"
+          "  --elements N      millions of parameters of the large step, of 28 bytes each (50)\n"
+          "  --data digits|fashion|PATH          as build/train takes it (digits)\n"
+          "  --text FILE       what the GPT learns (amp.h)\n"
+          "  --quick           a toy of two seeds, which the other options change\n"
+          "  --quiet           no progress\n"
+          "  --help            this text\n", stdout);
+}
 
 static plan parse(int argc, char **argv) {
     plan p = {*standard(), "digits", 10, 15, 0};

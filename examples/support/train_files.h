@@ -39,7 +39,7 @@ static inline int is_in(const char *path, const char *directory) {
 /* What option writes at path (or at path.new, before it is whole) must not be what is read, or what
    another option writes, nor beside the files of a directory that is read. NULL is no file. */
 static inline void refuse_overwriting(const char *option, const char *path, const char *other) {
-    char beside[1040], problem[1200];
+    char beside[1120], problem[1200];
     if (!path || !other) return;
     snprintf(beside, sizeof beside, "%s.new", path);
     const int inside = is_in(path, other);

@@ -77,10 +77,9 @@ check 'each layer has its row on the map and in the table, its name as text' $?
 grep -q "class='skip overflow' d='M[0-9]" "$page" && grep -q "class='skip asked' d='M[0-9]" "$page" &&
     grep -q "class=line d='M0 [0-9.]*H[0-9]*V" "$page" && grep -q "class=line d='M0 [0-9.V]*L1 " "$page"
 check 'the scale in stairs, with overflows and what was asked for; the norm as a line' $?
-head -n 30 "$out/many.jsonl" > "$out/short.jsonl" && "$build/report" "$out/short.jsonl" --out "$out/short.html" \
-    --title 'a < b & "c"' > "$out/log" && grep -q ': 3000 steps' "$out/log" &&
-    grep -q '<h1>a &#60; b &#38; ' "$out/short.html"
-check 'a part of the lines, with a title' $?
+head -n 30 "$out/many.jsonl" > "$out/short.jsonl" && "$build/report" "$out/short.jsonl" --out "$out/short.html" > "$out/log" &&
+    grep -q ': 3000 steps' "$out/log" && [ -s "$out/short.html" ]
+check 'a part of the lines' $?
 
 # Chromium, in both colors and widths; what a page says on its console comes on stderr.
 look() { # look WIDTH SCHEME
@@ -167,9 +166,6 @@ check 'behind whole lines it is left out, and the page says so' $?
 (cat "$out/torn.jsonl"; echo; sed 1d "$out/train.jsonl") > "$out/again.jsonl"
 "$build/report" "$out/again.jsonl" > "$out/log" && grep -q ': 44 steps, 8 tensors, 44 samples' "$out/log"
 check 'a run that was killed and resumed: each step once' $?
-"$build/report" "$out/train.jsonl" --out "$out/title.html" --title 'a\' > "$out/log" 2>&1 &&
-    grep -qF '<h1>a\</h1>' "$out/title.html"
-check 'a title may end in a backslash' $?
 refuses 'a full disk is named' '/dev/full: No space left' "$build/report" "$out/train.jsonl" --out /dev/full
 cp "$out/train.jsonl" "$out/input.jsonl" && ln -f "$out/input.jsonl" "$out/hard" && ln -sf input.jsonl "$out/soft" &&
     cp "$out/train.jsonl" "$out/beside.new"
