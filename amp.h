@@ -166,7 +166,7 @@
            an infinite weight or moment, or of one that scaler.disabled let pass. Products agree,
            except for any NaN's sign and payload, within each of AVX2 to NEON, AMX, AVX512_BF16,
            BFMMLA and plain C, but not across them; on a GPU they do not (bits.sh; test_gemm.c:
-           bits_*; test_cuda.cpp: own_steps to slices, grids; gpu.sh on a device; tests/vectors)
+           bits_*; test_cuda.cpp: own_steps, grids; gpu.sh on a device; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
        any number of ranks: with examples/ddp/zero.h; gradients that you sum over ranks, and a norm
@@ -5294,7 +5294,7 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
 
 /* Ranks reduce what their checks have found. A rank whose step is refused has found nothing, and
    asks all to skip. */
-static amp_result ampi_reduce(const amp_optimizer *opt, int refused) {
+static amp_result ampi_reduce_ranks(const amp_optimizer *opt, int refused) {
     static const struct { double norm2; uint32_t maxima[2]; } skip = {0.0, {AMP_ASK_SKIP, 0}};
     amp_plan     *plan = opt->plan;
     ampi_control *c    = plan->control;
@@ -5320,8 +5320,8 @@ static amp_result ampi_check_all(const amp_optimizer *opt, amp_result result) {
                              "set desc.scaler.preset to AMP_PRESET_NONE");
     if (result == AMP_OK) result = ampi_told(opt->desc.problem, b->functions->check_fn(b, plan));
     if (!plan->meets) return result;
-    if (result == AMP_OK) result = ampi_told(opt->desc.problem, ampi_reduce(opt, 0));
-    else ampi_reduce(opt, 1);
+    if (result == AMP_OK) result = ampi_told(opt->desc.problem, ampi_reduce_ranks(opt, 0));
+    else ampi_reduce_ranks(opt, 1);
     return result == AMP_OK ? ampi_run_job(opt, AMPI_JOB_DECIDE) : result;
 }
 
@@ -6329,7 +6329,7 @@ static int ampi_move(ampi_target *to) {
     int          directory, flushed, error;
     if (ampi_has_name(to->lock, to->aside) == 0) { /* locks do not hold: it is another save's */
         to->aside[0] = '\0';
-        errno        = ENOENT;
+        errno        = EEXIST;
         return 0;
     }
     if (rename(to->aside, to->path) != 0) return 0;

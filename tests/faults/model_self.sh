@@ -49,7 +49,7 @@ fi
 fault 'the largest magnitude of one rank counts' ampi_decide 's/\(s, largest, inv\)/(s, 0u, inv)/'
 fault 'an overflow of another rank does not skip' ampi_decide \
     's/asked != 0u, skips/asked == 1u, skips/'
-fault 'an error of reduce_fn is lost' ampi_reduce 's/result  *= opt->desc.reduce_fn\(/(void)opt->desc.reduce_fn(/'
+fault 'an error of reduce_fn is lost' ampi_reduce_ranks 's/result  *= opt->desc.reduce_fn\(/(void)opt->desc.reduce_fn(/'
 fault 'a run of another program needs no moments' amp_optimizer_set_steps \
     's/slot->moments_missing = .*/slot->moments_missing = 0;/'
 fault 'a run of another program has the report of this one' amp_optimizer_set_steps 's/ampi_forget\(opt->plan\);/(void)0;/'
