@@ -1878,26 +1878,20 @@ AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     return grow;
 }
 
-/* The scale after a backoff. */
-AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
-    const double min_scale = ampi_double(s->min_scale);
-    const double next      = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
-                                                     : ampi_div64(live, s->growth_factor);
-    return next < min_scale ? min_scale : next;
-}
-
 /* The state machine of all presets: compute the next scale. */
 AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     const uint32_t rules = ampi_rules(s);
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
-    const double max_scale = ampi_double(s->max_scale);
+    const double min_scale = ampi_double(s->min_scale), max_scale = ampi_double(s->max_scale);
     double       next      = live;
     if (s->found_inf != 0u) {
         s->growth_tracker = 0;
         if (s->hysteresis_tracker > 1) {
             s->hysteresis_tracker--;
         } else if ((rules & AMPI_GROW_MASK) != AMPI_GROW_NEVER) {
-            next = ampi_scaler_lower(s, live);
+            next = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
+                                           : ampi_div64(live, s->growth_factor);
+            if (next < min_scale) next = min_scale;
             if (!(rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
             if (next < live) s->backoffs++;
             else s->stuck = 1u;
@@ -2992,26 +2986,16 @@ AMPI_HOST AMPI_PRINTS(2) void ampi_print(ampi_text *t, const char *format, ...) 
     va_end(list);
 }
 
-/* Fills a line up to a column, by one space at least. */
-AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
-    do ampi_print_char(t, ' ');
-    while (t->used < column);
-}
-
 /* Appends to an error message of AMP_PROBLEM_SIZE bytes; NULL: there is none. */
-static void ampi_tell_list(char *problem, const char *format, va_list list) {
+static AMPI_PRINTS(2) void ampi_tell(char *problem, const char *format, ...) {
     ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0};
+    va_list   list;
     if (!problem) return;
     t.used = strlen(problem);
-    ampi_print_list(&t, format, list);
-    problem[t.used] = '\0';
-}
-
-static AMPI_PRINTS(2) void ampi_tell(char *problem, const char *format, ...) {
-    va_list list;
     va_start(list, format);
-    ampi_tell_list(problem, format, list);
+    ampi_print_list(&t, format, list);
     va_end(list);
+    problem[t.used] = '\0';
 }
 
 static char *ampi_blank(char *problem) {
@@ -3815,18 +3799,14 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
 }
 
 #if !defined(AMP_NO_STDLIB) || !defined(AMP_NO_AUTOCAST)
-/* Is the desc all defaults? */
-static AMPI_NOINLINE int ampi_untouched(const amp_scaler_desc *d) {
-    return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
-           ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
-           d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
-           ampi_f64_in(&d->backoff_factor, 0.0, 0.0);
-}
-
 /* Makes the desc of a scaler fit another type: fp16 needs a loss scale, the others need none. */
 static AMPI_NOINLINE void ampi_scale_for(amp_scaler_desc *d, int was_fp16, int is_fp16) {
     char *problem = d->problem;
-    if (!is_fp16 && ampi_untouched(d)) d->preset = AMP_PRESET_NONE;
+    if (!is_fp16 && ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
+        ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
+        d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
+        ampi_f64_in(&d->backoff_factor, 0.0, 0.0)) /* all defaults */
+        d->preset = AMP_PRESET_NONE;
     if (!is_fp16 || was_fp16 || !(d->disabled || d->preset == AMP_PRESET_NONE)) return;
     memset(d, 0, sizeof *d);
     d->problem = problem;
@@ -8230,7 +8210,8 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
         if (o) ampi_print_text(&t, "layers ");
         for (k = 0; k < 4; k++) {
             ampi_print_text(&t, cells[k]);
-            ampi_print_to(&t, 34 + 9 * (size_t)k);
+            do ampi_print_char(&t, ' '); /* up to the next column, one at least */
+            while (t.used < 34 + 9 * (size_t)k);
         }
         ampi_print(&t, "%s%s\n", r->overridden ? "override" : "policy",
                    o && !o->matched ? ", matched nothing yet" : "");
