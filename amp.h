@@ -6586,10 +6586,6 @@ typedef struct ampi_engine {
 static const ampi_engine *ampi_engine_pairs(int whole, size_t m, size_t n, size_t k);
 static const ampi_engine *ampi_engine_of(size_t i);
 
-static amp_dtype ampi_counts_as(amp_dtype type, amp_dtype compute) {
-    return type == AMP_F32 ? compute : type;
-}
-
 /* Matrices of a batch (A, B or C) as they lie in memory. */
 typedef struct ampi_matrices {
     const void *x;
@@ -6609,7 +6605,7 @@ AMPI_HOST AMPI_ALWAYS ampi_matrices ampi_matrices_of(const amp_gemm_args *g, int
 static ampi_operand ampi_operand_of(const amp_gemm_args *g, int of_b) {
     const ampi_matrices m     = ampi_matrices_of(g, of_b);
     const int           along = of_b ? g->trans_b : !g->trans_a;
-    const ampi_operand  x     = {m.x, m.type, ampi_counts_as(m.type, g->compute),
+    const ampi_operand  x     = {m.x, m.type, m.type == AMP_F32 ? g->compute : m.type,
                                  along ? m.ld : 1, along ? 1 : m.ld};
     return x;
 }
@@ -6894,28 +6890,20 @@ static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
         }
 }
 
-/* x as fp32 in room, as it lies: as one row where its rows follow each other. */
-static void ampi_small_convert(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
-                               float *room) {
+/* x as fp32 in room: turned, so that its columns lie side by side, or as it lies, as one row where
+   its rows follow each other. */
+static void ampi_small_copy(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks, int turn,
+                            float *room) {
     const int    along = x->cs == 1;
     const size_t lines = along ? rows : ks, n = along ? ks : rows, step = along ? x->rs : x->cs;
     const int    one = step == n;
-    const size_t ld  = one ? n : ampi_up(n, e->col_step);
-    e->lay(room, ld, 0, x, step, one ? 1 : lines, one ? lines * n : n);
+    const size_t ld  = turn ? ampi_up(rows, e->col_step) : one ? n : ampi_up(n, e->col_step);
+    if (turn) e->turn(room, ld, x, step, rows, ks, ks);
+    else e->lay(room, ld, 0, x, step, one ? 1 : lines, one ? lines * n : n);
     x->x    = room;
     x->type = x->as = AMP_F32;
-    x->rs   = along ? ld : 1;
-    x->cs   = along ? 1 : ld;
-}
-/* Its columns side by side, as fp32. */
-static void ampi_small_turn(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
-                            float *room) {
-    const size_t ld = ampi_up(rows, e->col_step);
-    e->turn(room, ld, x, x->rs, rows, ks, ks);
-    x->x    = room;
-    x->type = x->as = AMP_F32;
-    x->rs   = 1;
-    x->cs   = ld;
+    x->rs   = along && !turn ? ld : 1;
+    x->cs   = along && !turn ? 1 : ld;
 }
 
 /* Operands are read where they lie if they are fp32 and, of B, the columns lie side by side. */
@@ -6925,9 +6913,8 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B];
     ampi_block         x;
     size_t             i, j;
-    if (a.as != AMP_F32) ampi_small_convert(e, &a, w->m, w->k, a_room);
-    if (b.rs != 1) ampi_small_turn(e, &b, w->n, w->k, b_room);
-    else if (b.as != AMP_F32) ampi_small_convert(e, &b, w->n, w->k, b_room);
+    if (a.as != AMP_F32) ampi_small_copy(e, &a, w->m, w->k, 0, a_room);
+    if (b.as != AMP_F32 || b.rs != 1) ampi_small_copy(e, &b, w->n, w->k, b.rs != 1, b_room);
     x.rs    = a.rs;
     x.cs    = a.cs;
     x.next  = 0;
@@ -7105,28 +7092,11 @@ static int ampi_gemm_cblas(const ampi_task *w) {
 }
 #endif
 
-/* Sizes of a product that is packed, and where: in the workspace, in memory from malloc, which
-   is returned, or else in less on the stack. */
-static void *ampi_task_room(ampi_task *w, const amp_backend *self, size_t team) {
-    const amp_allocator heap   = {NULL, NULL, NULL};
-    void               *memory = NULL;
-    size_t              bytes;
-    ampi_task_size(w, 0);
-    bytes = w->size * 4 * team + 64;
-    if (self && self->workspace && self->workspace_size >= bytes)
-        w->strip = ampi_align(self->workspace);
-    else if (ampi_work_above(w->m, w->n, w->k, AMPI_HEAVY) &&
-             (memory = ampi_allocate(&heap, bytes)) != NULL)
-        w->strip = ampi_align(memory);
-    else if (w->size > AMPI_STACK)
-        ampi_task_size(w, 1);
-    return memory;
-}
-
+/* A product is packed in the workspace, in memory from malloc, or else in less on the stack. */
 static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
     const amp_allocator heap   = {NULL, NULL, NULL};
     void               *memory = NULL;
-    size_t              team   = 1;
+    size_t              team   = 1, bytes;
     ampi_task           w;
     int64_t             t;
     ampi_task_begin(&w, g);
@@ -7135,7 +7105,17 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 #endif
     if (ampi_work_above(w.m, w.n, w.k, AMPI_HEAVY / g->count)) team = ampi_team();
     w.strip = NULL;
-    if (w.run == ampi_gemm_product) memory = ampi_task_room(&w, self, team);
+    if (w.run == ampi_gemm_product) {
+        ampi_task_size(&w, 0);
+        bytes = w.size * 4 * team + 64;
+        if (self && self->workspace && self->workspace_size >= bytes)
+            w.strip = ampi_align(self->workspace);
+        else if (ampi_work_above(w.m, w.n, w.k, AMPI_HEAVY) &&
+                 (memory = ampi_allocate(&heap, bytes)) != NULL)
+            w.strip = ampi_align(memory);
+        else if (w.size > AMPI_STACK)
+            ampi_task_size(&w, 1);
+    }
     if (team == 1) {
         ampi_gemm_share(&w);
     } else {
