@@ -7826,11 +7826,13 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
 }
 
 /* Reads all that a report needs, after all work that is queued. */
-static amp_result ampi_look(const amp_optimizer *opt) {
+AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
     const amp_plan *plan;
     ampi_seen      *s;
     ampi_control    c;
     size_t          i, n;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    if (!report) return ampi_missing(opt->desc.problem, "report");
     AMPI_TRY(ampi_watched(opt, 0));
     plan       = opt->plan;
     s          = plan->seen;
@@ -7849,14 +7851,7 @@ static amp_result ampi_look(const amp_optimizer *opt) {
     if (s->report.nans && (s->scaler.scale <= 1.0f || c.skipped_in_a_row >= 10))
         for (i = 0; i < n; i++) AMPI_TRY(ampi_bad_weights(opt, i, &s->bad_weights[i]));
     s->current = 1;
-    return AMP_OK;
-}
-
-AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
-    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!report) return ampi_missing(opt->desc.problem, "report");
-    AMPI_TRY(ampi_look(opt));
-    *report = opt->plan->seen->report;
+    *report    = s->report;
     return AMP_OK;
 }
 
@@ -8636,15 +8631,6 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
 #pragma push_macro("cublasSgemmStridedBatched")
 #undef cublasSgemmStridedBatched
 
-static void ampi_set_strides(amp_gemm_args *g, int lda, int ldb, int count, long long stride_a,
-                             long long stride_b) {
-    g->lda      = (size_t)lda;
-    g->ldb      = (size_t)ldb;
-    g->count    = (size_t)count;
-    g->stride_a = (size_t)stride_a;
-    g->stride_b = (size_t)stride_b;
-}
-
 /* g has rows where cuBLAS has columns. Autocast does not see alpha, which may be in device
    memory, nor sizes that cuBLAS refuses, or that exceed int when rows are padded. */
 static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperation_t transa,
@@ -8659,7 +8645,11 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
     amp_autocast       *ac      = ampi_autocast_current();
     amp_session        *cached;
     amp_dtype           type    = AMP_F32;
-    ampi_set_strides(&g, lda, ldb, count, strideA, strideB);
+    g.lda      = (size_t)lda;
+    g.ldb      = (size_t)ldb;
+    g.count    = (size_t)count;
+    g.stride_a = (size_t)strideA;
+    g.stride_b = (size_t)strideB;
     if ((m | n | k | lda | ldb) >= 0 && count > 0 && lda < 0x7ffffff8 && ldb < 0x7ffffff8)
         (void)ampi_gemm_wants(ac, &g, &type);
     if (type != AMP_F32 && (cached = ampi_cached_session(ac)) != NULL) {
