@@ -35,7 +35,7 @@
 
        >>words    >>steps    >>numbers    vocabulary; one training step; rounding and bits
        >>gpu                              CUDA: what runs where, and when
-       >>options  >>promises >>history    macros; errors, memory, threads; changes
+       >>options  >>promises              macros; errors, memory, threads
        >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm;
                   optional: cuda, control, batches, ranks, sparse, report, storage,
                   capability, autocast, session, sgemm, ops, cblas
@@ -107,8 +107,6 @@
 
    Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
-       other weights          write an average, or the best, to the masters; amp_optimizer_refresh
-       gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
        one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
                               read tensors with keep_fp32 in the master
        momentum in gradients  (Darknet) write them anew behind each end_step: momentum * the loss
@@ -143,19 +141,14 @@
    from m and n of 2 and m n k of 2^15 on, where a row changes its bits. Where machines must agree,
    call amp_cpu_force_tier("avx512"), or "neon", on those that have one of the three. In a scope of
    fp16 without an override only AMX rounds, from m and n of 17 and m n k of 2^17 on. In all three
-   bf16 subnormals and sums below 2^-126 count as 0:
-       AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
-           even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
-           but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
-           A's high times B's low, high high, low high, low low. So B' A' has other bits than A B,
-           and x x' is not symmetric; for bf16, and in other tiers, it is. amp_gemm_args.tf32
-           splits fp32, too (16 bits; 8 below 2^-118), and leaves out low low, of fp16 as well.
-       AVX512_BF16 (AMD)    A and B of bf16, in pairs of k, the odd one first. Its model was
-           compared with the instruction of Intel's processors and of Zen 4.
-       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16, four k at a time: p0 + p1 is added to
-           the sum, then p2 + p3. Products and sums are rounded to odd (cut off; the last bit is 1
-           if anything was). Its model was compared with qemu; no hardware has run it. (For fp16
-           Arm has FMLAL, no more products than FMLA, and fp16 sums, which overflow: unused.)
+   bf16 subnormals and sums below 2^-126 count as 0. tests/support/tiles.h defines their bits:
+       AMX (Linux)      A and B of 16 bits. An fp16 number is split into two bf16 numbers, exactly,
+           but an infinity may give NaN where A or B is not bf16, and B' A' has other bits than A B.
+           amp_gemm_args.tf32 splits fp32, too (16 bits; 8 below 2^-118).
+       AVX512_BF16 (AMD)    A and B of bf16. The definition was compared with Intel's processors
+           and with Zen 4.
+       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16. The definition was compared with qemu;
+           no hardware has run it.
 
    What is reproducible, and which tests show it. Steps here are all except products: casts,
    checks, norm, clip factor, scale, optimizers.
@@ -261,11 +254,7 @@
             has saved (format version 1), and the bytes of its amp_scaler and amp_gate, whose sizes
             and offsets stay. Sizes of other structs may change with any release: compile all units
             that share an object with one header. Experimental until a GPU has run them:
-            amp_kernels.cu, amp_cuda_* and what cuBLAS sums.
-
-   >>history
-       1.0.0 is the first release. It has what the table of contents lists; the format of state
-       files is version 1. */
+            amp_kernels.cu, amp_cuda_* and what cuBLAS sums. */
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 9
