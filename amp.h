@@ -8183,11 +8183,7 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     return t.failed ? AMP_ERROR_WRITE : AMP_OK;
 }
 
-AMPI_COLD_END
-
 /* ------------------------------------------------------------ >>impl  session */
-
-AMPI_COLD_BEGIN
 
 AMP_DEF void amp_session_end(amp_session *session) {
     if (!session) return;
@@ -8327,8 +8323,6 @@ AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, si
     e->n    = n;
     return AMP_OK;
 }
-
-AMPI_COLD_END
 
 /* Is [x, x + extent) within [base, base + n)? */
 static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
@@ -8501,6 +8495,8 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
     }
     return AMP_OK;
 }
+
+AMPI_COLD_END
 
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
