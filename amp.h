@@ -9190,9 +9190,8 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
 AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
     enum { AMPI_PACKED = (AMPI_PASS & AMPI_PASS_KERNELS) != 0 }; /* always, and in steps of rows */
     const size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP;
-    const int    few = !AMPI_PACKED && x->rows <= AMPI_ROW_STEP / 2;
-    switch ((few ? 0 : steps * 2) + (x->cols > AMPI_W)) {
-    case 0: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 1, 0); break;
+    const int    few = !AMPI_PACKED && x->rows <= AMPI_ROW_STEP / 2 && x->cols > AMPI_W;
+    switch (few ? 1 : steps * 2 + (x->cols > AMPI_W)) {
     case 1: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 2, 0); break;
     case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, AMPI_PACKED); break;
     case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2, AMPI_PACKED); break;
