@@ -9839,9 +9839,9 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
     }
 }
 
-AMPI_AVX512 AMPI_ALWAYS void ampi_pack_piece(uint32_t *dst, size_t width, int of_b,
-                                             const ampi_operand *x, int terms, size_t rows,
-                                             size_t ks) {
+static AMPI_NOINLINE __attribute__((AMPI_BY512)) void
+ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
+                       size_t rows, size_t ks) {
     uint32_t     some[2 * 32 * 16];
     const int    along = x->cs == 1;
     const size_t step = along ? x->rs : x->cs, all = along ? width : 32;
@@ -9856,10 +9856,6 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_pack_piece(uint32_t *dst, size_t width, int of
         for (; p != dst && terms--; p += all * 16, dst += width * 16)
             ampi_pack_lines(dst, width, of_b, (const char *)p, 64, along);
     }
-}
-AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
-                                        const ampi_operand *x, int terms, size_t rows, size_t ks) {
-    ampi_pack_piece(dst, width, of_b, x, terms, rows, ks);
     ampi_done_avx512();
 }
 
@@ -9919,8 +9915,8 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_along_pairs(float *sum, const ampi_operand *x,
         ampi_put_avx512(sum, r, s);
     }
 }
-/* Edges of rows along k, and dot products, are packed, without vzeroupper: gcc 11 at -O3 would go
-   on using vectors from before it. */
+/* Edges of rows along k, and dot products, are packed. Sums wait in memory: gcc 11 at -O3 would go
+   on using vectors from before a vzeroupper. */
 AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                  float *v) {
     const int    dot = x->cs == 1 && rows == 1, across = x->rs == 1 && !dot;
@@ -9935,18 +9931,18 @@ AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows,
     else if (across) ampi_across_pairs(sum, x, AMP_BF16, rows, ks, v);
     else if (x->type == AMP_F32) ampi_along_pairs(sum, x, AMP_F32, whole, deep, v);
     else ampi_along_pairs(sum, x, AMP_BF16, whole, deep, v);
-    for (r = 0; r < rows && !across; r += 16) {
-        ampi_x16 s = ampi_get_avx512(sum, r);
+    for (r = 0; r < rows && !across; r += 16)
         for (k = r < whole ? deep : 0; k < ks; k += 32) {
             const ampi_operand at = ampi_operand_at(*x, r, k);
-            ampi_pack_piece(piece, dot ? 1 : 16, !dot, &at, 1, rows - r, ks - k);
+            ampi_x16           s;
+            ampi_pack_pairs_avx512(piece, dot ? 1 : 16, !dot, &at, 1, rows - r, ks - k);
+            s = ampi_get_avx512(sum, r);
             for (i = 0; i < 16 && 2 * i < ks - k; i++)
                 s = ampi_fma_pairs(dot ? ampi_splat_avx512(ampi_load_f32(piece, i))
                                        : ampi_get_avx512(piece, i * 16),
                                    ampi_splat_avx512(v[k / 2 + i]), s);
+            ampi_put_avx512(sum, r, s);
         }
-        ampi_put_avx512(sum, r, s);
-    }
     ampi_done_avx512();
 }
 
