@@ -4130,12 +4130,6 @@ static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i, ampi_phase 
     return AMP_ERROR_INVALID_ARGUMENT;
 }
 
-static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_decay,
-                                  char *problem) {
-    return ampi_amount_ok(problem, "lr_scale", lr_scale) &&
-           ampi_amount_ok(problem, "weight_decay", weight_decay);
-}
-
 /* How many moments a tensor with a gradient has. */
 static int ampi_num_moments(const amp_optimizer_desc *d) {
     const ampi_optimizer *o = &ampi_optimizers[d->kind];
@@ -4195,7 +4189,8 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
                                                   int flat) {
     char             text[AMP_PROBLEM_SIZE] = "";
     const amp_result told =
-        !ampi_tensor_numbers_ok(&t->lr_scale, &t->weight_decay, text) ? AMP_ERROR_INVALID_CONFIG
+        !ampi_amount_ok(text, "lr_scale", &t->lr_scale) ||
+        !ampi_amount_ok(text, "weight_decay", &t->weight_decay) ? AMP_ERROR_INVALID_CONFIG
         : t->storage ? ampi_storage_ok(t->storage, text) : AMP_OK;
     const ampi_refusal why[] = {
         {!amp_dtype_size(t->grad_type), AMP_ERROR_INVALID_ENUM, "grad_type is unknown"},
@@ -5306,20 +5301,15 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
     return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
-/* After amp_optimizer_set_steps AdamW's steps from moments of 0 would be wrong and look right. */
-static amp_result ampi_has_moments(const amp_optimizer *opt) {
+/* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. After
+   amp_optimizer_set_steps AdamW's steps from moments of 0 would be wrong and look right. */
+static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
     size_t i;
     for (i = 0; i < opt->num_entries; i++)
         if (opt->plan->host_slots[i].moments_missing)
             return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
                                        "after amp_optimizer_set_steps its moments were not set: "
                                        "call amp_optimizer_set_moments, or load a state");
-    return AMP_OK;
-}
-
-/* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. */
-static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
-    AMPI_TRY(ampi_has_moments(opt));
     if (lr) return ampi_check_rate(opt, lr);
     if (opt->plan->has_lr) return AMP_OK;
     return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
@@ -5640,13 +5630,11 @@ static void ampi_put_le(unsigned char *p, uint64_t x) {
     for (i = 0; i < 8; i++, x >>= 8) p[i] = (unsigned char)x;
 }
 
-static uint64_t ampi_hash(uint64_t sum, uint64_t x) {
-    sum = (sum ^ x) * 0x9e3779b97f4a7c15u;
-    return sum ^ sum >> 32;
-}
-
 static uint64_t ampi_sum_bytes(uint64_t sum, const unsigned char *p, size_t num_bytes) {
-    for (; num_bytes; num_bytes -= 8, p += 8) sum = ampi_hash(sum, ampi_get_le(p));
+    for (; num_bytes; num_bytes -= 8, p += 8) {
+        sum = (sum ^ ampi_get_le(p)) * 0x9e3779b97f4a7c15u;
+        sum ^= sum >> 32;
+    }
     return sum;
 }
 
@@ -5930,14 +5918,6 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
 }
 
-/* Writes the header of a body of size bytes. */
-static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size) {
-    memcpy(header, "AMPSTATE", 8);
-    ampi_put_le(header + 8, (uint64_t)flags << 32 | AMPI_STATE_VERSION);
-    ampi_put_le(header + 16, size);
-    ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
-}
-
 /* Counts what is to be saved. */
 static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, ampi_state *state) {
     AMPI_TRY(ampi_read_state(opt, state));
@@ -5952,8 +5932,11 @@ static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, amp
 /* Saves what was counted in a. */
 static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_state *state,
                             amp_write_fn write_fn, void *user) {
-    unsigned char ends[AMPI_STATE_HEADER];
-    ampi_put_header(ends, a->flags, a->count);
+    unsigned char ends[AMPI_STATE_HEADER]; /* the header, then the trailer */
+    memcpy(ends, "AMPSTATE", 8);
+    ampi_put_le(ends + 8, (uint64_t)a->flags << 32 | AMPI_STATE_VERSION);
+    ampi_put_le(ends + 16, a->count);
+    ampi_put_le(ends + 24, ampi_sum_bytes(0, ends, 24));
     a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
     if (!a->bytes) return AMP_ERROR_OUT_OF_MEMORY;
     a->room     = a->bytes + AMPI_STATE_BLOCK;
@@ -7270,20 +7253,14 @@ static int ampi_floats_meet(const float *x, size_t n, const float *y, size_t m) 
     return x && y && n && m && a < b + m * sizeof *y && b < a + n * sizeof *x;
 }
 
-/* The sums of x's columns, row after row, to those that are there. */
-static void ampi_add_rows(float *sums, const float *x, size_t rows, size_t cols) {
-    const uint32_t fp = ampi_fp_begin();
-    size_t         i;
-    for (i = 0; i < rows; i++) ampi_loops_now()->accumulate(sums, x + i * cols, AMP_F32, 0, cols);
-    ampi_fp_end(fp);
-}
-
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
                                        const float *x, const float *w, size_t rows, size_t in,
                                        size_t out, int accumulate, amp_dtype compute) {
     amp_gemm_args of_x = ampi_product(dx, dy, 0, w, 0, rows, in, out);
     amp_gemm_args of_w = ampi_product(dw, dy, 1, x, 0, out, in, rows);
     ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
+    uint32_t      fp;
+    size_t        i;
     if (!amp_dtype_size(compute)) return AMP_ERROR_INVALID_ENUM;
     of_x.compute = of_w.compute = compute;
     if (accumulate) of_w.beta = 1.0f;
@@ -7300,7 +7277,9 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     if (dx) AMPI_TRY(ampi_gemm(NULL, &of_x));
     if (!dbias) return AMP_OK;
     if (!accumulate) memset(dbias, 0, out * sizeof *dbias);
-    ampi_add_rows(dbias, dy, rows, out);
+    fp = ampi_fp_begin();
+    for (i = 0; i < rows; i++) ampi_loops_now()->accumulate(dbias, dy + i * out, AMP_F32, 0, out);
+    ampi_fp_end(fp);
     return AMP_OK;
 }
 
