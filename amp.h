@@ -7247,6 +7247,9 @@ AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const fl
     return ampi_gemm(NULL, &g);
 }
 
+AMPI_STRICT_END
+AMPI_COLD_BEGIN
+
 /* Do n elements at x, and m at y, share one? Each may be NULL. */
 static int ampi_floats_meet(const float *x, size_t n, const float *y, size_t m) {
     const uintptr_t a = (uintptr_t)x, b = (uintptr_t)y;
@@ -7283,8 +7286,6 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     return AMP_OK;
 }
 
-AMPI_STRICT_END
-
 /* ------------------------------------------------------- the second floor */
 
 /* ------------------------------------------------------------ >>impl  capability */
@@ -7314,6 +7315,8 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
                   : "products run in fp32 here: 16 bits save memory, not time";
     return AMP_OK;
 }
+
+AMPI_COLD_END
 
 /* ---------------------------------------------------------------- >>impl  sparse
    The sum of a row: its entries are added 64 at a time, in order, then these sums in order. The
@@ -7857,6 +7860,8 @@ AMPI_COLD_END
 
 #ifndef AMP_NO_AUTOCAST
 
+AMPI_COLD_BEGIN
+
 /* ------------------------------------------------------------------ >>impl  ops */
 
 /* ORDER of the letters of AMP_OP_LIST, and of their names */
@@ -8050,8 +8055,6 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
     if (output) *output = type;
     return AMP_OK;
 }
-
-AMPI_COLD_BEGIN
 
 /* A rule, or a type: "fp16" is low with that type. */
 static int ampi_read_rule(const char *text, size_t length, ampi_ruling *ruling) {
