@@ -82,7 +82,7 @@
            sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
        amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
    To resume, prepare as before and call amp_optimizer_load_file (>>api state); for moments of your
-   own see the recipes below. A loop that keeps its own memory needs amp_scaler_* alone: unscale
+   own see the recipes. A loop that keeps its own memory needs amp_scaler_* alone: unscale
    each gradient, step if found_inf is 0, update; amp_scaler is plain data, so save its bytes.
 
    Two optimizers with one check: tensors with amp_tensor.own are stepped by your optimizer, such
@@ -105,17 +105,7 @@
    gradients are not finite; scaler.disabled does not. With neither, the scale starts at 65536 in
    every dtype, and steps are AMP_ERROR_BAD_STATE until you have called _loss_scale (or _ptr).
 
-   Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
-       moments of your own    tensors with grad NULL and keep_fp32: one file saves all
-       one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
-                              read tensors with keep_fp32 in the master
-       momentum in gradients  (Darknet) write them anew behind each end_step: momentum * the loss
-                              scale * amp_optimizer_grad; without unscale_in_place
-       a norm that spikes     reduce_fn sees it before the decision, and may ask for a skip
-       another program's run  your optimizer loads its moments and step count as before; fused
-                              steps need amp_optimizer_set_steps and _set_moments
-       traps (KANN)           feholdexcept before forward, fesetenv after backward (on musl
-                              _mm_setcsr): after an overflow your code computes inf - inf
+   Recipes: examples/README.md, with lines to copy in examples/recipes.c.
 
    >>numbers
 
