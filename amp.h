@@ -3811,17 +3811,6 @@ static amp_result ampi_scaler_ready(const amp_scaler *s) {
     return ampi_is_initialized(s) ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
-/* Unscales in place only what is finite: converting would change the bits of a NaN. */
-static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
-                                float factor) {
-    size_t i;
-    for (i = 0; i < n; i++) {
-        const uint32_t g = ampi_load(src, type, i);
-        if (!ampi_nonfinite(g))
-            ampi_store(dst, type, i, ampi_bits_of_f32(ampi_unscale(g, factor)));
-    }
-}
-
 /* Checks src and, unless dst is NULL, writes it unscaled: as fp32, or in place. */
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
@@ -3829,14 +3818,18 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
     const int   wide = dst && dst_type == AMP_F32, narrow = dst && !wide;
     float       buffer[AMPI_PIECE];
     uint32_t    bad = 0, largest = 0, max, product;
-    size_t      i, count, zeros = 0;
+    size_t      i, k, count, zeros = 0;
     for (i = 0; i < n; i += count) {
         const void *at = ampi_at(src, src_type, i);
         count = ampi_min(n - i, AMPI_PIECE);
         max   = ampi_loops_now()->scan(at, src_type, 0, count, NULL, &zeros);
         if (ampi_nonfinite(max)) {
             bad = 1;
-            if (narrow) ampi_unscale_finite(ampi_to(dst, dst_type, i), at, src_type, count, inv);
+            for (k = i; narrow && k < i + count; k++) { /* casts would change the bits of a NaN */
+                const uint32_t g = ampi_load(src, src_type, k);
+                if (ampi_nonfinite(g)) continue;
+                ampi_store(dst, dst_type, k, ampi_bits_of_f32(ampi_unscale(g, inv)));
+            }
         } else if (narrow) {
             ampi_loops_now()->unscale(buffer, at, src_type, 0, count, inv);
             ampi_cast(ampi_to(dst, dst_type, i), dst_type, buffer, AMP_F32, count);
@@ -4366,18 +4359,6 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t
     slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* Places a tensor's model copy, if it is the optimizer's own. In a flat array keep_fp32 leaves a
-   gap. cuBLAS looks at alignments up to 256 bytes, which must not depend on other tensors. */
-static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, ampi_slot *s,
-                             ampi_arena *arena) {
-    const size_t size  = amp_dtype_size(opt->desc.dtype);
-    const int    keeps = e->tensor.keep_fp32 != 0;
-    void        *here;
-    if (e->tensor.model || opt->desc.dtype == AMP_F32 || (keeps && !e->flat)) return;
-    here = ampi_take(arena, e->tensor.n, size, e->flat == 2 ? size : 256);
-    if (!keeps) s->model = here;
-}
-
 /* Places n elements of tensor e in their format, and scales of groups. */
 static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_stored *s) {
     if (s->format == AMP_FORMAT_F32) s->data = ampi_floats_of(arena, e, n);
@@ -4434,14 +4415,22 @@ typedef enum ampi_array {
     AMPI_ARRAY_SECOND_MOMENT
 } ampi_array;
 
-/* Places slot i's array of this kind, if it is the optimizer's own. */
+/* Places slot i's array of this kind, if it is the optimizer's own. In a flat array keep_fp32
+   leaves a gap among models. cuBLAS looks at alignments up to 256 bytes, which must not depend on
+   other tensors. */
 static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind,
                              ampi_arena *arena) {
     const ampi_entry *e      = ampi_entry_of(opt, i);
     ampi_slot        *s      = &opt->plan->host_slots[i];
-    const int         learns = ampi_learns(&e->tensor);
+    const int         learns = ampi_learns(&e->tensor), keeps = e->tensor.keep_fp32 != 0;
+    const size_t      size   = amp_dtype_size(opt->desc.dtype);
+    void             *model;
     switch (kind) {
-    case AMPI_ARRAY_MODEL: ampi_place_model(opt, e, s, arena); break;
+    case AMPI_ARRAY_MODEL:
+        if (e->tensor.model || opt->desc.dtype == AMP_F32 || (keeps && !e->flat)) break;
+        model = ampi_take(arena, e->tensor.n, size, e->flat == 2 ? size : 256);
+        if (!keeps) s->model = model;
+        break;
     case AMPI_ARRAY_MASTER:
         if (!s->master.data) ampi_place(arena, e, s->n, &s->master);
         break;
@@ -4692,16 +4681,6 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Has a shared scaler been initialized? */
-static amp_result ampi_shared_ok(const amp_optimizer *opt) {
-    amp_scaler shared;
-    if (!opt->desc.shared_scaler) return AMP_OK;
-    AMPI_TRY(ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared));
-    if (ampi_is_initialized(&shared)) return AMP_OK;
-    return ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED,
-                       "desc.shared_scaler is not initialized: call amp_scaler_init");
-}
-
 /* Allocates backend memory, lays it out, and writes the tables. */
 static amp_result ampi_build(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
@@ -4745,14 +4724,20 @@ static void ampi_unbuild(amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
-    amp_result result;
+    const amp_scaler *s;
+    amp_scaler        shared;
+    amp_result        result = AMP_OK;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     if (opt->refused != AMP_OK) {
         ampi_tell(opt->desc.problem, "tensor %g was refused by amp_optimizer_add: %s",
                   (double)opt->refused_at, amp_result_string(opt->refused));
         return opt->refused;
     }
-    result = ampi_shared_ok(opt);
+    s = opt->desc.shared_scaler;
+    if (s) result = ampi_read_back(opt, &shared, s, sizeof shared);
+    if (s && result == AMP_OK && !ampi_is_initialized(&shared))
+        result = ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED,
+                             "desc.shared_scaler is not initialized: call amp_scaler_init");
     if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result == AMP_OK) result = ampi_build(opt);
     if (result == AMP_OK) result = ampi_fill_tensors(opt);
@@ -6332,14 +6317,6 @@ static int ampi_move(ampi_target *to) { return rename(to->aside, to->path) == 0;
 
 #endif
 
-/* Finds the file that path leads to. */
-static amp_result ampi_aim(ampi_target *to, const char *path) {
-    const size_t length = strlen(path);
-    if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    memcpy(to->path, path, length + 1);
-    return ampi_follow(to);
-}
-
 /* Saves to to->path, in such a way that a crash leaves the old file or the new one. */
 static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     FILE      *file   = ampi_create(to);
@@ -6369,7 +6346,9 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     result = to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
     if (!path) result = ampi_missing(opt->desc.problem, "path");
     if (result == AMP_OK) result = ampi_save_begin(opt, &to->a, &to->state);
-    if (result == AMP_OK) result = ampi_aim(to, path);
+    if (result == AMP_OK && strlen(path) >= AMPI_PATH) result = AMP_ERROR_TOO_LARGE;
+    if (result == AMP_OK) memcpy(to->path, path, strlen(path) + 1);
+    if (result == AMP_OK) result = ampi_follow(to);
     if (result == AMP_ERROR_WRITE) to->error = errno;
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
