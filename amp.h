@@ -7563,7 +7563,6 @@ AMPI_COLD_BEGIN
 /* What the host has read of a run, all at the same time. */
 typedef struct ampi_seen {
     int             current; /* amp_optimizer_report has read it, and no state was loaded since */
-    amp_scaler      scaler;
     amp_report      report;
     ampi_record     record; /* a load reads a file into it */
     ampi_histogram *histograms;
@@ -7725,11 +7724,9 @@ static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t 
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     ampi_seen        *seen  = opt->plan->seen;
     const uint64_t   *skips = seen->record.skips;
-    const amp_scaler *s     = &seen->scaler;
     amp_report       *r     = &seen->report;
+    const amp_scaler *s     = &r->scaler;
     int               i, b;
-    memset(r, 0, sizeof *r);
-    r->scaler       = *s;
     r->fixed_scale  = !ampi_is_dynamic(s);
     r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
@@ -7779,7 +7776,8 @@ AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *re
     n          = plan->num_slots;
     s->current = 0;
     AMPI_TRY(ampi_read_back(opt, &c, plan->control, sizeof c));
-    AMPI_TRY(ampi_read_back(opt, &s->scaler, plan->scaler, sizeof s->scaler));
+    memset(&s->report, 0, sizeof s->report);
+    AMPI_TRY(ampi_read_back(opt, &s->report.scaler, plan->scaler, sizeof s->report.scaler));
     AMPI_TRY(ampi_read_back(opt, &s->record, plan->record, sizeof s->record));
     if (n) AMPI_TRY(ampi_read_back(opt, s->table, plan->table, n * sizeof *s->table));
     if (n && plan->histograms)
@@ -7788,7 +7786,7 @@ AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *re
     for (i = 0; i < n; i++) AMPI_TRY(ampi_place_in_tensor(opt, (int)i, &s->table[i].stats));
     ampi_fill_report(opt, &c);
     memset(s->bad_weights, 0, n * sizeof *s->bad_weights);
-    if (s->report.nans && (s->scaler.scale <= 1.0f || c.skipped_in_a_row >= 10))
+    if (s->report.nans && (s->report.loss_scale <= 1.0f || c.skipped_in_a_row >= 10))
         for (i = 0; i < n; i++) AMPI_TRY(ampi_bad_weights(opt, i, &s->bad_weights[i]));
     s->current = 1;
     *report    = s->report;
