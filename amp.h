@@ -35,7 +35,7 @@
 
        >>words    >>steps    >>numbers    vocabulary; one training step; rounding and bits
        >>gpu                              CUDA: what runs where, and when
-       >>options  >>promises >>history    macros; errors, memory, threads; changes
+       >>options  >>promises              macros; errors, memory, threads
        >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm;
                   optional: cuda, control, batches, ranks, sparse, report, storage,
                   capability, autocast, session, sgemm, ops, cblas
@@ -82,7 +82,7 @@
            sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
        amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
    To resume, prepare as before and call amp_optimizer_load_file (>>api state); for moments of your
-   own see the recipes below. A loop that keeps its own memory needs amp_scaler_* alone: unscale
+   own see the recipes. A loop that keeps its own memory needs amp_scaler_* alone: unscale
    each gradient, step if found_inf is 0, update; amp_scaler is plain data, so save its bytes.
 
    Two optimizers with one check: tensors with amp_tensor.own are stepped by your optimizer, such
@@ -105,19 +105,7 @@
    gradients are not finite; scaler.disabled does not. With neither, the scale starts at 65536 in
    every dtype, and steps are AMP_ERROR_BAD_STATE until you have called _loss_scale (or _ptr).
 
-   Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
-       moments of your own    tensors with grad NULL and keep_fp32: one file saves all
-       other weights          write an average, or the best, to the masters; amp_optimizer_refresh
-       gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
-       one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
-                              read tensors with keep_fp32 in the master
-       momentum in gradients  (Darknet) write them anew behind each end_step: momentum * the loss
-                              scale * amp_optimizer_grad; without unscale_in_place
-       a norm that spikes     reduce_fn sees it before the decision, and may ask for a skip
-       another program's run  your optimizer loads its moments and step count as before; fused
-                              steps need amp_optimizer_set_steps and _set_moments
-       traps (KANN)           feholdexcept before forward, fesetenv after backward (on musl
-                              _mm_setcsr): after an overflow your code computes inf - inf
+   Recipes: examples/README.md, with lines to copy in examples/recipes.c.
 
    >>numbers
 
@@ -143,19 +131,14 @@
    from m and n of 2 and m n k of 2^15 on, where a row changes its bits. Where machines must agree,
    call amp_cpu_force_tier("avx512"), or "neon", on those that have one of the three. In a scope of
    fp16 without an override only AMX rounds, from m and n of 17 and m n k of 2^17 on. In all three
-   bf16 subnormals and sums below 2^-126 count as 0:
-       AMX (Linux)      A and B of 16 bits. Tiles (tests/support/tiles.h) sum 32 k at a time, the
-           even and the odd ones apart. An fp16 number is split into two bf16 numbers, exactly,
-           but an infinity may give NaN where A or B is not bf16. Terms are added in this order:
-           A's high times B's low, high high, low high, low low. So B' A' has other bits than A B,
-           and x x' is not symmetric; for bf16, and in other tiers, it is. amp_gemm_args.tf32
-           splits fp32, too (16 bits; 8 below 2^-118), and leaves out low low, of fp16 as well.
-       AVX512_BF16 (AMD)    A and B of bf16, in pairs of k, the odd one first. Its model was
-           compared with the instruction of Intel's processors and of Zen 4.
-       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16, four k at a time: p0 + p1 is added to
-           the sum, then p2 + p3. Products and sums are rounded to odd (cut off; the last bit is 1
-           if anything was). Its model was compared with qemu; no hardware has run it. (For fp16
-           Arm has FMLAL, no more products than FMLA, and fp16 sums, which overflow: unused.)
+   bf16 subnormals and sums below 2^-126 count as 0. tests/support/tiles.h defines their bits:
+       AMX (Linux)      A and B of 16 bits. An fp16 number is split into two bf16 numbers, exactly,
+           but an infinity may give NaN where A or B is not bf16, and B' A' has other bits than A B.
+           amp_gemm_args.tf32 splits fp32, too (16 bits; 8 below 2^-118).
+       AVX512_BF16 (AMD)    A and B of bf16. The definition was compared with Intel's processors
+           and with Zen 4.
+       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16. The definition was compared with qemu;
+           no hardware has run it.
 
    What is reproducible, and which tests show it. Steps here are all except products: casts,
    checks, norm, clip factor, scale, optimizers.
@@ -261,11 +244,7 @@
             has saved (format version 1), and the bytes of its amp_scaler and amp_gate, whose sizes
             and offsets stay. Sizes of other structs may change with any release: compile all units
             that share an object with one header. Experimental until a GPU has run them:
-            amp_kernels.cu, amp_cuda_* and what cuBLAS sums.
-
-   >>history
-       1.0.0 is the first release. It has what the table of contents lists; the format of state
-       files is version 1. */
+            amp_kernels.cu, amp_cuda_* and what cuBLAS sums. */
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 9
@@ -1878,26 +1857,20 @@ AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     return grow;
 }
 
-/* The scale after a backoff. */
-AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
-    const double min_scale = ampi_double(s->min_scale);
-    const double next      = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
-                                                     : ampi_div64(live, s->growth_factor);
-    return next < min_scale ? min_scale : next;
-}
-
 /* The state machine of all presets: compute the next scale. */
 AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     const uint32_t rules = ampi_rules(s);
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
-    const double max_scale = ampi_double(s->max_scale);
+    const double min_scale = ampi_double(s->min_scale), max_scale = ampi_double(s->max_scale);
     double       next      = live;
     if (s->found_inf != 0u) {
         s->growth_tracker = 0;
         if (s->hysteresis_tracker > 1) {
             s->hysteresis_tracker--;
         } else if ((rules & AMPI_GROW_MASK) != AMPI_GROW_NEVER) {
-            next = ampi_scaler_lower(s, live);
+            next = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
+                                           : ampi_div64(live, s->growth_factor);
+            if (next < min_scale) next = min_scale;
             if (!(rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
             if (next < live) s->backoffs++;
             else s->stuck = 1u;
@@ -2992,26 +2965,16 @@ AMPI_HOST AMPI_PRINTS(2) void ampi_print(ampi_text *t, const char *format, ...) 
     va_end(list);
 }
 
-/* Fills a line up to a column, by one space at least. */
-AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
-    do ampi_print_char(t, ' ');
-    while (t->used < column);
-}
-
 /* Appends to an error message of AMP_PROBLEM_SIZE bytes; NULL: there is none. */
-static void ampi_tell_list(char *problem, const char *format, va_list list) {
+static AMPI_PRINTS(2) void ampi_tell(char *problem, const char *format, ...) {
     ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0};
+    va_list   list;
     if (!problem) return;
     t.used = strlen(problem);
-    ampi_print_list(&t, format, list);
-    problem[t.used] = '\0';
-}
-
-static AMPI_PRINTS(2) void ampi_tell(char *problem, const char *format, ...) {
-    va_list list;
     va_start(list, format);
-    ampi_tell_list(problem, format, list);
+    ampi_print_list(&t, format, list);
     va_end(list);
+    problem[t.used] = '\0';
 }
 
 static char *ampi_blank(char *problem) {
@@ -3815,18 +3778,14 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
 }
 
 #if !defined(AMP_NO_STDLIB) || !defined(AMP_NO_AUTOCAST)
-/* Is the desc all defaults? */
-static AMPI_NOINLINE int ampi_untouched(const amp_scaler_desc *d) {
-    return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
-           ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
-           d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
-           ampi_f64_in(&d->backoff_factor, 0.0, 0.0);
-}
-
 /* Makes the desc of a scaler fit another type: fp16 needs a loss scale, the others need none. */
 static AMPI_NOINLINE void ampi_scale_for(amp_scaler_desc *d, int was_fp16, int is_fp16) {
     char *problem = d->problem;
-    if (!is_fp16 && ampi_untouched(d)) d->preset = AMP_PRESET_NONE;
+    if (!is_fp16 && ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
+        ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
+        d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
+        ampi_f64_in(&d->backoff_factor, 0.0, 0.0)) /* all defaults */
+        d->preset = AMP_PRESET_NONE;
     if (!is_fp16 || was_fp16 || !(d->disabled || d->preset == AMP_PRESET_NONE)) return;
     memset(d, 0, sizeof *d);
     d->problem = problem;
@@ -3852,17 +3811,6 @@ static amp_result ampi_scaler_ready(const amp_scaler *s) {
     return ampi_is_initialized(s) ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
-/* Unscales in place only what is finite: converting would change the bits of a NaN. */
-static void ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
-                                float factor) {
-    size_t i;
-    for (i = 0; i < n; i++) {
-        const uint32_t g = ampi_load(src, type, i);
-        if (!ampi_nonfinite(g))
-            ampi_store(dst, type, i, ampi_bits_of_f32(ampi_unscale(g, factor)));
-    }
-}
-
 /* Checks src and, unless dst is NULL, writes it unscaled: as fp32, or in place. */
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
@@ -3870,14 +3818,18 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
     const int   wide = dst && dst_type == AMP_F32, narrow = dst && !wide;
     float       buffer[AMPI_PIECE];
     uint32_t    bad = 0, largest = 0, max, product;
-    size_t      i, count, zeros = 0;
+    size_t      i, k, count, zeros = 0;
     for (i = 0; i < n; i += count) {
         const void *at = ampi_at(src, src_type, i);
         count = ampi_min(n - i, AMPI_PIECE);
         max   = ampi_loops_now()->scan(at, src_type, 0, count, NULL, &zeros);
         if (ampi_nonfinite(max)) {
             bad = 1;
-            if (narrow) ampi_unscale_finite(ampi_to(dst, dst_type, i), at, src_type, count, inv);
+            for (k = i; narrow && k < i + count; k++) { /* casts would change the bits of a NaN */
+                const uint32_t g = ampi_load(src, src_type, k);
+                if (ampi_nonfinite(g)) continue;
+                ampi_store(dst, dst_type, k, ampi_bits_of_f32(ampi_unscale(g, inv)));
+            }
         } else if (narrow) {
             ampi_loops_now()->unscale(buffer, at, src_type, 0, count, inv);
             ampi_cast(ampi_to(dst, dst_type, i), dst_type, buffer, AMP_F32, count);
@@ -4161,12 +4113,6 @@ static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i, ampi_phase 
     return AMP_ERROR_INVALID_ARGUMENT;
 }
 
-static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_decay,
-                                  char *problem) {
-    return ampi_amount_ok(problem, "lr_scale", lr_scale) &&
-           ampi_amount_ok(problem, "weight_decay", weight_decay);
-}
-
 /* How many moments a tensor with a gradient has. */
 static int ampi_num_moments(const amp_optimizer_desc *d) {
     const ampi_optimizer *o = &ampi_optimizers[d->kind];
@@ -4226,7 +4172,8 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
                                                   int flat) {
     char             text[AMP_PROBLEM_SIZE] = "";
     const amp_result told =
-        !ampi_tensor_numbers_ok(&t->lr_scale, &t->weight_decay, text) ? AMP_ERROR_INVALID_CONFIG
+        !ampi_amount_ok(text, "lr_scale", &t->lr_scale) ||
+        !ampi_amount_ok(text, "weight_decay", &t->weight_decay) ? AMP_ERROR_INVALID_CONFIG
         : t->storage ? ampi_storage_ok(t->storage, text) : AMP_OK;
     const ampi_refusal why[] = {
         {!amp_dtype_size(t->grad_type), AMP_ERROR_INVALID_ENUM, "grad_type is unknown"},
@@ -4412,18 +4359,6 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t
     slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* Places a tensor's model copy, if it is the optimizer's own. In a flat array keep_fp32 leaves a
-   gap. cuBLAS looks at alignments up to 256 bytes, which must not depend on other tensors. */
-static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, ampi_slot *s,
-                             ampi_arena *arena) {
-    const size_t size  = amp_dtype_size(opt->desc.dtype);
-    const int    keeps = e->tensor.keep_fp32 != 0;
-    void        *here;
-    if (e->tensor.model || opt->desc.dtype == AMP_F32 || (keeps && !e->flat)) return;
-    here = ampi_take(arena, e->tensor.n, size, e->flat == 2 ? size : 256);
-    if (!keeps) s->model = here;
-}
-
 /* Places n elements of tensor e in their format, and scales of groups. */
 static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_stored *s) {
     if (s->format == AMP_FORMAT_F32) s->data = ampi_floats_of(arena, e, n);
@@ -4480,14 +4415,22 @@ typedef enum ampi_array {
     AMPI_ARRAY_SECOND_MOMENT
 } ampi_array;
 
-/* Places slot i's array of this kind, if it is the optimizer's own. */
+/* Places slot i's array of this kind, if it is the optimizer's own. In a flat array keep_fp32
+   leaves a gap among models. cuBLAS looks at alignments up to 256 bytes, which must not depend on
+   other tensors. */
 static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind,
                              ampi_arena *arena) {
     const ampi_entry *e      = ampi_entry_of(opt, i);
     ampi_slot        *s      = &opt->plan->host_slots[i];
-    const int         learns = ampi_learns(&e->tensor);
+    const int         learns = ampi_learns(&e->tensor), keeps = e->tensor.keep_fp32 != 0;
+    const size_t      size   = amp_dtype_size(opt->desc.dtype);
+    void             *model;
     switch (kind) {
-    case AMPI_ARRAY_MODEL: ampi_place_model(opt, e, s, arena); break;
+    case AMPI_ARRAY_MODEL:
+        if (e->tensor.model || opt->desc.dtype == AMP_F32 || (keeps && !e->flat)) break;
+        model = ampi_take(arena, e->tensor.n, size, e->flat == 2 ? size : 256);
+        if (!keeps) s->model = model;
+        break;
     case AMPI_ARRAY_MASTER:
         if (!s->master.data) ampi_place(arena, e, s->n, &s->master);
         break;
@@ -4738,16 +4681,6 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Has a shared scaler been initialized? */
-static amp_result ampi_shared_ok(const amp_optimizer *opt) {
-    amp_scaler shared;
-    if (!opt->desc.shared_scaler) return AMP_OK;
-    AMPI_TRY(ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared));
-    if (ampi_is_initialized(&shared)) return AMP_OK;
-    return ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED,
-                       "desc.shared_scaler is not initialized: call amp_scaler_init");
-}
-
 /* Allocates backend memory, lays it out, and writes the tables. */
 static amp_result ampi_build(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
@@ -4791,14 +4724,20 @@ static void ampi_unbuild(amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
-    amp_result result;
+    const amp_scaler *s;
+    amp_scaler        shared;
+    amp_result        result = AMP_OK;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     if (opt->refused != AMP_OK) {
         ampi_tell(opt->desc.problem, "tensor %g was refused by amp_optimizer_add: %s",
                   (double)opt->refused_at, amp_result_string(opt->refused));
         return opt->refused;
     }
-    result = ampi_shared_ok(opt);
+    s = opt->desc.shared_scaler;
+    if (s) result = ampi_read_back(opt, &shared, s, sizeof shared);
+    if (s && result == AMP_OK && !ampi_is_initialized(&shared))
+        result = ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED,
+                             "desc.shared_scaler is not initialized: call amp_scaler_init");
     if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result == AMP_OK) result = ampi_build(opt);
     if (result == AMP_OK) result = ampi_fill_tensors(opt);
@@ -5337,20 +5276,15 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
     return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
-/* After amp_optimizer_set_steps AdamW's steps from moments of 0 would be wrong and look right. */
-static amp_result ampi_has_moments(const amp_optimizer *opt) {
+/* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. After
+   amp_optimizer_set_steps AdamW's steps from moments of 0 would be wrong and look right. */
+static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
     size_t i;
     for (i = 0; i < opt->num_entries; i++)
         if (opt->plan->host_slots[i].moments_missing)
             return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
                                        "after amp_optimizer_set_steps its moments were not set: "
                                        "call amp_optimizer_set_moments, or load a state");
-    return AMP_OK;
-}
-
-/* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. */
-static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
-    AMPI_TRY(ampi_has_moments(opt));
     if (lr) return ampi_check_rate(opt, lr);
     if (opt->plan->has_lr) return AMP_OK;
     return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
@@ -5671,13 +5605,11 @@ static void ampi_put_le(unsigned char *p, uint64_t x) {
     for (i = 0; i < 8; i++, x >>= 8) p[i] = (unsigned char)x;
 }
 
-static uint64_t ampi_hash(uint64_t sum, uint64_t x) {
-    sum = (sum ^ x) * 0x9e3779b97f4a7c15u;
-    return sum ^ sum >> 32;
-}
-
 static uint64_t ampi_sum_bytes(uint64_t sum, const unsigned char *p, size_t num_bytes) {
-    for (; num_bytes; num_bytes -= 8, p += 8) sum = ampi_hash(sum, ampi_get_le(p));
+    for (; num_bytes; num_bytes -= 8, p += 8) {
+        sum = (sum ^ ampi_get_le(p)) * 0x9e3779b97f4a7c15u;
+        sum ^= sum >> 32;
+    }
     return sum;
 }
 
@@ -5961,14 +5893,6 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
 }
 
-/* Writes the header of a body of size bytes. */
-static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size) {
-    memcpy(header, "AMPSTATE", 8);
-    ampi_put_le(header + 8, (uint64_t)flags << 32 | AMPI_STATE_VERSION);
-    ampi_put_le(header + 16, size);
-    ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
-}
-
 /* Counts what is to be saved. */
 static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, ampi_state *state) {
     AMPI_TRY(ampi_read_state(opt, state));
@@ -5983,8 +5907,11 @@ static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, amp
 /* Saves what was counted in a. */
 static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_state *state,
                             amp_write_fn write_fn, void *user) {
-    unsigned char ends[AMPI_STATE_HEADER];
-    ampi_put_header(ends, a->flags, a->count);
+    unsigned char ends[AMPI_STATE_HEADER]; /* the header, then the trailer */
+    memcpy(ends, "AMPSTATE", 8);
+    ampi_put_le(ends + 8, (uint64_t)a->flags << 32 | AMPI_STATE_VERSION);
+    ampi_put_le(ends + 16, a->count);
+    ampi_put_le(ends + 24, ampi_sum_bytes(0, ends, 24));
     a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
     if (!a->bytes) return AMP_ERROR_OUT_OF_MEMORY;
     a->room     = a->bytes + AMPI_STATE_BLOCK;
@@ -6390,14 +6317,6 @@ static int ampi_move(ampi_target *to) { return rename(to->aside, to->path) == 0;
 
 #endif
 
-/* Finds the file that path leads to. */
-static amp_result ampi_aim(ampi_target *to, const char *path) {
-    const size_t length = strlen(path);
-    if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    memcpy(to->path, path, length + 1);
-    return ampi_follow(to);
-}
-
 /* Saves to to->path, in such a way that a crash leaves the old file or the new one. */
 static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     FILE      *file   = ampi_create(to);
@@ -6427,7 +6346,9 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     result = to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
     if (!path) result = ampi_missing(opt->desc.problem, "path");
     if (result == AMP_OK) result = ampi_save_begin(opt, &to->a, &to->state);
-    if (result == AMP_OK) result = ampi_aim(to, path);
+    if (result == AMP_OK && strlen(path) >= AMPI_PATH) result = AMP_ERROR_TOO_LARGE;
+    if (result == AMP_OK) memcpy(to->path, path, strlen(path) + 1);
+    if (result == AMP_OK) result = ampi_follow(to);
     if (result == AMP_ERROR_WRITE) to->error = errno;
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
@@ -6606,10 +6527,6 @@ typedef struct ampi_engine {
 static const ampi_engine *ampi_engine_pairs(int whole, size_t m, size_t n, size_t k);
 static const ampi_engine *ampi_engine_of(size_t i);
 
-static amp_dtype ampi_counts_as(amp_dtype type, amp_dtype compute) {
-    return type == AMP_F32 ? compute : type;
-}
-
 /* Matrices of a batch (A, B or C) as they lie in memory. */
 typedef struct ampi_matrices {
     const void *x;
@@ -6629,7 +6546,7 @@ AMPI_HOST AMPI_ALWAYS ampi_matrices ampi_matrices_of(const amp_gemm_args *g, int
 static ampi_operand ampi_operand_of(const amp_gemm_args *g, int of_b) {
     const ampi_matrices m     = ampi_matrices_of(g, of_b);
     const int           along = of_b ? g->trans_b : !g->trans_a;
-    const ampi_operand  x     = {m.x, m.type, ampi_counts_as(m.type, g->compute),
+    const ampi_operand  x     = {m.x, m.type, m.type == AMP_F32 ? g->compute : m.type,
                                  along ? m.ld : 1, along ? 1 : m.ld};
     return x;
 }
@@ -6914,28 +6831,20 @@ static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
         }
 }
 
-/* x as fp32 in room, as it lies: as one row where its rows follow each other. */
-static void ampi_small_convert(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
-                               float *room) {
+/* x as fp32 in room: turned, so that its columns lie side by side, or as it lies, as one row where
+   its rows follow each other. */
+static void ampi_small_copy(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks, int turn,
+                            float *room) {
     const int    along = x->cs == 1;
     const size_t lines = along ? rows : ks, n = along ? ks : rows, step = along ? x->rs : x->cs;
     const int    one = step == n;
-    const size_t ld  = one ? n : ampi_up(n, e->col_step);
-    e->lay(room, ld, 0, x, step, one ? 1 : lines, one ? lines * n : n);
+    const size_t ld  = turn ? ampi_up(rows, e->col_step) : one ? n : ampi_up(n, e->col_step);
+    if (turn) e->turn(room, ld, x, step, rows, ks, ks);
+    else e->lay(room, ld, 0, x, step, one ? 1 : lines, one ? lines * n : n);
     x->x    = room;
     x->type = x->as = AMP_F32;
-    x->rs   = along ? ld : 1;
-    x->cs   = along ? 1 : ld;
-}
-/* Its columns side by side, as fp32. */
-static void ampi_small_turn(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
-                            float *room) {
-    const size_t ld = ampi_up(rows, e->col_step);
-    e->turn(room, ld, x, x->rs, rows, ks, ks);
-    x->x    = room;
-    x->type = x->as = AMP_F32;
-    x->rs   = 1;
-    x->cs   = ld;
+    x->rs   = along && !turn ? ld : 1;
+    x->cs   = along && !turn ? 1 : ld;
 }
 
 /* Operands are read where they lie if they are fp32 and, of B, the columns lie side by side. */
@@ -6945,9 +6854,8 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B];
     ampi_block         x;
     size_t             i, j;
-    if (a.as != AMP_F32) ampi_small_convert(e, &a, w->m, w->k, a_room);
-    if (b.rs != 1) ampi_small_turn(e, &b, w->n, w->k, b_room);
-    else if (b.as != AMP_F32) ampi_small_convert(e, &b, w->n, w->k, b_room);
+    if (a.as != AMP_F32) ampi_small_copy(e, &a, w->m, w->k, 0, a_room);
+    if (b.as != AMP_F32 || b.rs != 1) ampi_small_copy(e, &b, w->n, w->k, b.rs != 1, b_room);
     x.rs    = a.rs;
     x.cs    = a.cs;
     x.next  = 0;
@@ -7125,28 +7033,11 @@ static int ampi_gemm_cblas(const ampi_task *w) {
 }
 #endif
 
-/* Sizes of a product that is packed, and where: in the workspace, in memory from malloc, which
-   is returned, or else in less on the stack. */
-static void *ampi_task_room(ampi_task *w, const amp_backend *self, size_t team) {
-    const amp_allocator heap   = {NULL, NULL, NULL};
-    void               *memory = NULL;
-    size_t              bytes;
-    ampi_task_size(w, 0);
-    bytes = w->size * 4 * team + 64;
-    if (self && self->workspace && self->workspace_size >= bytes)
-        w->strip = ampi_align(self->workspace);
-    else if (ampi_work_above(w->m, w->n, w->k, AMPI_HEAVY) &&
-             (memory = ampi_allocate(&heap, bytes)) != NULL)
-        w->strip = ampi_align(memory);
-    else if (w->size > AMPI_STACK)
-        ampi_task_size(w, 1);
-    return memory;
-}
-
+/* A product is packed in the workspace, in memory from malloc, or else in less on the stack. */
 static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
     const amp_allocator heap   = {NULL, NULL, NULL};
     void               *memory = NULL;
-    size_t              team   = 1;
+    size_t              team   = 1, bytes;
     ampi_task           w;
     int64_t             t;
     ampi_task_begin(&w, g);
@@ -7155,7 +7046,17 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 #endif
     if (ampi_work_above(w.m, w.n, w.k, AMPI_HEAVY / g->count)) team = ampi_team();
     w.strip = NULL;
-    if (w.run == ampi_gemm_product) memory = ampi_task_room(&w, self, team);
+    if (w.run == ampi_gemm_product) {
+        ampi_task_size(&w, 0);
+        bytes = w.size * 4 * team + 64;
+        if (self && self->workspace && self->workspace_size >= bytes)
+            w.strip = ampi_align(self->workspace);
+        else if (ampi_work_above(w.m, w.n, w.k, AMPI_HEAVY) &&
+                 (memory = ampi_allocate(&heap, bytes)) != NULL)
+            w.strip = ampi_align(memory);
+        else if (w.size > AMPI_STACK)
+            ampi_task_size(&w, 1);
+    }
     if (team == 1) {
         ampi_gemm_share(&w);
     } else {
@@ -7315,18 +7216,13 @@ AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const fl
     return ampi_gemm(NULL, &g);
 }
 
+AMPI_STRICT_END
+AMPI_COLD_BEGIN
+
 /* Do n elements at x, and m at y, share one? Each may be NULL. */
 static int ampi_floats_meet(const float *x, size_t n, const float *y, size_t m) {
     const uintptr_t a = (uintptr_t)x, b = (uintptr_t)y;
     return x && y && n && m && a < b + m * sizeof *y && b < a + n * sizeof *x;
-}
-
-/* The sums of x's columns, row after row, to those that are there. */
-static void ampi_add_rows(float *sums, const float *x, size_t rows, size_t cols) {
-    const uint32_t fp = ampi_fp_begin();
-    size_t         i;
-    for (i = 0; i < rows; i++) ampi_loops_now()->accumulate(sums, x + i * cols, AMP_F32, 0, cols);
-    ampi_fp_end(fp);
 }
 
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -7335,6 +7231,8 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     amp_gemm_args of_x = ampi_product(dx, dy, 0, w, 0, rows, in, out);
     amp_gemm_args of_w = ampi_product(dw, dy, 1, x, 0, out, in, rows);
     ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
+    uint32_t      fp;
+    size_t        i;
     if (!amp_dtype_size(compute)) return AMP_ERROR_INVALID_ENUM;
     of_x.compute = of_w.compute = compute;
     if (accumulate) of_w.beta = 1.0f;
@@ -7351,11 +7249,11 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     if (dx) AMPI_TRY(ampi_gemm(NULL, &of_x));
     if (!dbias) return AMP_OK;
     if (!accumulate) memset(dbias, 0, out * sizeof *dbias);
-    ampi_add_rows(dbias, dy, rows, out);
+    fp = ampi_fp_begin();
+    for (i = 0; i < rows; i++) ampi_loops_now()->accumulate(dbias, dy + i * out, AMP_F32, 0, out);
+    ampi_fp_end(fp);
     return AMP_OK;
 }
-
-AMPI_STRICT_END
 
 /* ------------------------------------------------------- the second floor */
 
@@ -7386,6 +7284,8 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
                   : "products run in fp32 here: 16 bits save memory, not time";
     return AMP_OK;
 }
+
+AMPI_COLD_END
 
 /* ---------------------------------------------------------------- >>impl  sparse
    The sum of a row: its entries are added 64 at a time, in order, then these sums in order. The
@@ -7663,7 +7563,6 @@ AMPI_COLD_BEGIN
 /* What the host has read of a run, all at the same time. */
 typedef struct ampi_seen {
     int             current; /* amp_optimizer_report has read it, and no state was loaded since */
-    amp_scaler      scaler;
     amp_report      report;
     ampi_record     record; /* a load reads a file into it */
     ampi_histogram *histograms;
@@ -7825,11 +7724,9 @@ static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t 
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     ampi_seen        *seen  = opt->plan->seen;
     const uint64_t   *skips = seen->record.skips;
-    const amp_scaler *s     = &seen->scaler;
     amp_report       *r     = &seen->report;
+    const amp_scaler *s     = &r->scaler;
     int               i, b;
-    memset(r, 0, sizeof *r);
-    r->scaler       = *s;
     r->fixed_scale  = !ampi_is_dynamic(s);
     r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
@@ -7866,18 +7763,21 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
 }
 
 /* Reads all that a report needs, after all work that is queued. */
-static amp_result ampi_look(const amp_optimizer *opt) {
+AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
     const amp_plan *plan;
     ampi_seen      *s;
     ampi_control    c;
     size_t          i, n;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    if (!report) return ampi_missing(opt->desc.problem, "report");
     AMPI_TRY(ampi_watched(opt, 0));
     plan       = opt->plan;
     s          = plan->seen;
     n          = plan->num_slots;
     s->current = 0;
     AMPI_TRY(ampi_read_back(opt, &c, plan->control, sizeof c));
-    AMPI_TRY(ampi_read_back(opt, &s->scaler, plan->scaler, sizeof s->scaler));
+    memset(&s->report, 0, sizeof s->report);
+    AMPI_TRY(ampi_read_back(opt, &s->report.scaler, plan->scaler, sizeof s->report.scaler));
     AMPI_TRY(ampi_read_back(opt, &s->record, plan->record, sizeof s->record));
     if (n) AMPI_TRY(ampi_read_back(opt, s->table, plan->table, n * sizeof *s->table));
     if (n && plan->histograms)
@@ -7886,17 +7786,10 @@ static amp_result ampi_look(const amp_optimizer *opt) {
     for (i = 0; i < n; i++) AMPI_TRY(ampi_place_in_tensor(opt, (int)i, &s->table[i].stats));
     ampi_fill_report(opt, &c);
     memset(s->bad_weights, 0, n * sizeof *s->bad_weights);
-    if (s->report.nans && (s->scaler.scale <= 1.0f || c.skipped_in_a_row >= 10))
+    if (s->report.nans && (s->report.loss_scale <= 1.0f || c.skipped_in_a_row >= 10))
         for (i = 0; i < n; i++) AMPI_TRY(ampi_bad_weights(opt, i, &s->bad_weights[i]));
     s->current = 1;
-    return AMP_OK;
-}
-
-AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
-    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!report) return ampi_missing(opt->desc.problem, "report");
-    AMPI_TRY(ampi_look(opt));
-    *report = opt->plan->seen->report;
+    *report    = s->report;
     return AMP_OK;
 }
 
@@ -7933,6 +7826,8 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 AMPI_COLD_END
 
 #ifndef AMP_NO_AUTOCAST
+
+AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------------ >>impl  ops */
 
@@ -8128,8 +8023,6 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
     return AMP_OK;
 }
 
-AMPI_COLD_BEGIN
-
 /* A rule, or a type: "fp16" is low with that type. */
 static int ampi_read_rule(const char *text, size_t length, ampi_ruling *ruling) {
     const int type = ampi_find_type(text, length);
@@ -8230,7 +8123,8 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
         if (o) ampi_print_text(&t, "layers ");
         for (k = 0; k < 4; k++) {
             ampi_print_text(&t, cells[k]);
-            ampi_print_to(&t, 34 + 9 * (size_t)k);
+            do ampi_print_char(&t, ' '); /* up to the next column, one at least */
+            while (t.used < 34 + 9 * (size_t)k);
         }
         ampi_print(&t, "%s%s\n", r->overridden ? "override" : "policy",
                    o && !o->matched ? ", matched nothing yet" : "");
@@ -8238,11 +8132,7 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     return t.failed ? AMP_ERROR_WRITE : AMP_OK;
 }
 
-AMPI_COLD_END
-
 /* ------------------------------------------------------------ >>impl  session */
-
-AMPI_COLD_BEGIN
 
 AMP_DEF void amp_session_end(amp_session *session) {
     if (!session) return;
@@ -8382,8 +8272,6 @@ AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, si
     e->n    = n;
     return AMP_OK;
 }
-
-AMPI_COLD_END
 
 /* Is [x, x + extent) within [base, base + n)? */
 static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
@@ -8557,6 +8445,8 @@ AMP_DEF amp_result amp_session_check(const amp_session *session, const float **w
     return AMP_OK;
 }
 
+AMPI_COLD_END
+
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
 
@@ -8675,15 +8565,6 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
 #pragma push_macro("cublasSgemmStridedBatched")
 #undef cublasSgemmStridedBatched
 
-static void ampi_set_strides(amp_gemm_args *g, int lda, int ldb, int count, long long stride_a,
-                             long long stride_b) {
-    g->lda      = (size_t)lda;
-    g->ldb      = (size_t)ldb;
-    g->count    = (size_t)count;
-    g->stride_a = (size_t)stride_a;
-    g->stride_b = (size_t)stride_b;
-}
-
 /* g has rows where cuBLAS has columns. Autocast does not see alpha, which may be in device
    memory, nor sizes that cuBLAS refuses, or that exceed int when rows are padded. */
 static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperation_t transa,
@@ -8698,7 +8579,11 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
     amp_autocast       *ac      = ampi_autocast_current();
     amp_session        *cached;
     amp_dtype           type    = AMP_F32;
-    ampi_set_strides(&g, lda, ldb, count, strideA, strideB);
+    g.lda      = (size_t)lda;
+    g.ldb      = (size_t)ldb;
+    g.count    = (size_t)count;
+    g.stride_a = (size_t)strideA;
+    g.stride_b = (size_t)strideB;
     if ((m | n | k | lda | ldb) >= 0 && count > 0 && lda < 0x7ffffff8 && ldb < 0x7ffffff8)
         (void)ampi_gemm_wants(ac, &g, &type);
     if (type != AMP_F32 && (cached = ampi_cached_session(ac)) != NULL) {
@@ -9254,9 +9139,8 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
 AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
     enum { AMPI_PACKED = (AMPI_PASS & AMPI_PASS_KERNELS) != 0 }; /* always, and in steps of rows */
     const size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP;
-    const int    few = !AMPI_PACKED && x->rows <= AMPI_ROW_STEP / 2;
-    switch ((few ? 0 : steps * 2) + (x->cols > AMPI_W)) {
-    case 0: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 1, 0); break;
+    const int    few = !AMPI_PACKED && x->rows <= AMPI_ROW_STEP / 2 && x->cols > AMPI_W;
+    switch (few ? 1 : steps * 2 + (x->cols > AMPI_W)) {
     case 1: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 2, 0); break;
     case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, AMPI_PACKED); break;
     case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2, AMPI_PACKED); break;
@@ -9904,9 +9788,9 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
     }
 }
 
-AMPI_AVX512 AMPI_ALWAYS void ampi_pack_piece(uint32_t *dst, size_t width, int of_b,
-                                             const ampi_operand *x, int terms, size_t rows,
-                                             size_t ks) {
+static AMPI_NOINLINE __attribute__((AMPI_BY512)) void
+ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
+                       size_t rows, size_t ks) {
     uint32_t     some[2 * 32 * 16];
     const int    along = x->cs == 1;
     const size_t step = along ? x->rs : x->cs, all = along ? width : 32;
@@ -9921,10 +9805,6 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_pack_piece(uint32_t *dst, size_t width, int of
         for (; p != dst && terms--; p += all * 16, dst += width * 16)
             ampi_pack_lines(dst, width, of_b, (const char *)p, 64, along);
     }
-}
-AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
-                                        const ampi_operand *x, int terms, size_t rows, size_t ks) {
-    ampi_pack_piece(dst, width, of_b, x, terms, rows, ks);
     ampi_done_avx512();
 }
 
@@ -9984,8 +9864,8 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_along_pairs(float *sum, const ampi_operand *x,
         ampi_put_avx512(sum, r, s);
     }
 }
-/* Edges of rows along k, and dot products, are packed, without vzeroupper: gcc 11 at -O3 would go
-   on using vectors from before it. */
+/* Edges of rows along k, and dot products, are packed. Sums wait in memory: gcc 11 at -O3 would go
+   on using vectors from before a vzeroupper. */
 AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                  float *v) {
     const int    dot = x->cs == 1 && rows == 1, across = x->rs == 1 && !dot;
@@ -10000,18 +9880,18 @@ AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows,
     else if (across) ampi_across_pairs(sum, x, AMP_BF16, rows, ks, v);
     else if (x->type == AMP_F32) ampi_along_pairs(sum, x, AMP_F32, whole, deep, v);
     else ampi_along_pairs(sum, x, AMP_BF16, whole, deep, v);
-    for (r = 0; r < rows && !across; r += 16) {
-        ampi_x16 s = ampi_get_avx512(sum, r);
+    for (r = 0; r < rows && !across; r += 16)
         for (k = r < whole ? deep : 0; k < ks; k += 32) {
             const ampi_operand at = ampi_operand_at(*x, r, k);
-            ampi_pack_piece(piece, dot ? 1 : 16, !dot, &at, 1, rows - r, ks - k);
+            ampi_x16           s;
+            ampi_pack_pairs_avx512(piece, dot ? 1 : 16, !dot, &at, 1, rows - r, ks - k);
+            s = ampi_get_avx512(sum, r);
             for (i = 0; i < 16 && 2 * i < ks - k; i++)
                 s = ampi_fma_pairs(dot ? ampi_splat_avx512(ampi_load_f32(piece, i))
                                        : ampi_get_avx512(piece, i * 16),
                                    ampi_splat_avx512(v[k / 2 + i]), s);
+            ampi_put_avx512(sum, r, s);
         }
-        ampi_put_avx512(sum, r, s);
-    }
     ampi_done_avx512();
 }
 
