@@ -1402,6 +1402,12 @@ AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_GCC_BEGIN(level)                                                                  \
     _Pragma("GCC push_options") _Pragma(level)                                                 \
+/* Operations that round more than once. (-1 is clang's, and right, under -ffast-math.) */
+#if defined(__x86_64__) && defined(__FLT_EVAL_METHOD__) && \
+    (__FLT_EVAL_METHOD__ % 16 > 0 || (__FLT_EVAL_METHOD__ < 0 && !defined(__clang__)))
+#error "amp.h rounds each operation to its type: compile without -mfpmath=387 or -ffp-eval-method"
+#endif
+
     _Pragma("GCC optimize(\"no-tree-slp-vectorize,no-ipa-cp-clone,align-loops=64\")")
 #endif
 #if !defined(AMPI_GCC_BEGIN) || defined(AMP_DEBUG) || defined(__SANITIZE_ADDRESS__) || \
@@ -1483,6 +1489,7 @@ AMPI_STATIC_ASSERT(ampi_scaler_keeps_its_size, sizeof(amp_scaler) == 144);
 AMPI_OFFSET(amp_gate, skip, 0); AMPI_OFFSET(amp_gate, inv_scale, 4);
 AMPI_OFFSET(amp_gate, step, 8); AMPI_OFFSET(amp_scaler, scale, 0);
 AMPI_OFFSET(amp_scaler, found_inf, 4); AMPI_OFFSET(amp_scaler, checked, 8);
+AMPI_STATIC_ASSERT(ampi_constants_are_double_so_no_fsingle_precision_constant, sizeof(1.0) == 8);
 AMPI_OFFSET(amp_scaler, stuck, 12); AMPI_OFFSET(amp_scaler, good, 16);
 AMPI_OFFSET(amp_scaler, skipped, 24); AMPI_OFFSET(amp_scaler, skipped_in_a_row, 32);
 AMPI_OFFSET(amp_scaler, growths, 40); AMPI_OFFSET(amp_scaler, backoffs, 48);
