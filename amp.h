@@ -108,7 +108,11 @@
    Recipes, with lines to copy in examples/recipes.c and tests/unit/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
        other weights          write an average, or the best, to the masters; amp_optimizer_refresh
-       gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
+       gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step.
+                              All tensors have one step count (PyTorch: each its own), so AdamW
+                              does not correct late moments of 0: its first update is 2.5 to 3.2
+                              lr, not lr. Set both moments by amp_optimizer_set_moments to g and
+                              g^2 of the first gradient, or warm up by a lower lr for 1000 steps
        one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
                               read tensors with keep_fp32 in the master
        momentum in gradients  (Darknet) write them anew behind each end_step: momentum * the loss
@@ -488,7 +492,7 @@ typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
-    void       *grad;       /* scaled gradient; NULL: frozen, costs nothing, never changes      */
+    void       *grad;       /* scaled gradient; NULL: frozen, never changes (>>steps: late)     */
     amp_dtype   grad_type;  /* set it for 16-bit gradients: zero is AMP_F32, of 4 bytes        */
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* set it with model: zero is AMP_F32, of 4 bytes                  */
@@ -719,7 +723,7 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
    move in every step. NULL, an array or its element, changes nothing. AMP_NO_GRAD: the tensor has
    no gradient for now, its weights and moments stay. Does not wait. AMP_ERROR_UNSUPPORTED: a
    weight where add had none, a gradient where add had none (set grad_later), a stream that is
-   being captured. */
+   being captured. A late gradient's first updates by AdamW are large: >>steps. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
@@ -4937,8 +4941,8 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt) {
 AMPI_COLD_END
 
 /* ------------------------------------------------------------------ >>impl  step
-   How a gradient goes through a step on the CPU. (On a GPU the kernels of amp_kernels.cu replace
-   the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
+   How a gradient goes through a step on the CPU. (On a GPU kernels of amp_kernels.cu do what
+   ampi_cpu_check and ampi_cpu_update do here; both call ampi_decide and ampi_publish.)
      amp_optimizer_step    ampi_fused_step: may it begin? The plan takes the learning rate
        check               ampi_cpu_check; a tensor: ampi_check_slot; 16384 elements:
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
@@ -6651,7 +6655,7 @@ static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
    Products that are not packed use nothing from terms on. */
 struct ampi_task {
     const ampi_engine   *e;
-    void (*run)(ampi_task *w); /* it depends on m, n and k alone    */
+    void (*run)(ampi_task *w); /* by size, types, tier and layout   */
     const amp_gemm_args *g;    /* the call's; the rest: this share's */
     size_t               m, n, k, count;
     float                alpha;
@@ -6973,7 +6977,7 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
         }
 }
 
-/* Is op(A) or op(B) read where it lies, or is there room for it? By m, n and k alone. */
+/* Is op(A) or op(B) read where it lies, or is there room for it? */
 static int ampi_fits(const ampi_operand *x, int of_b, size_t rows, size_t ks) {
     return (x->as == AMP_F32 && (!of_b || x->rs == 1)) ||
            ampi_up(rows, AMPI_MOST_COLS) * ampi_up(ks, AMPI_DEEP) <=
@@ -6985,8 +6989,8 @@ static int ampi_work_above(size_t m, size_t n, size_t k, size_t most) {
     return (double)m * (double)n * (double)k > (double)most;
 }
 
-/* The engine of a product (by the tier, types, compute, tf32, m, n and k alone), and its way;
-   without k it is tiny. */
+/* The engine of a product (by the tier, types, compute, tf32, m, n and k alone: it makes the bits)
+   and its way (also by strides); without k it is tiny. */
 static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
     const int    zero = ampi_is_zero(&g->alpha) || g->k == 0; /* A and B may be NULL */
     const size_t m = g->m, n = g->n, k = zero ? 0 : g->k, bytes = amp_dtype_size(g->c_type);
