@@ -660,7 +660,7 @@ AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
    it), y is rows x out; bias has out elements or is NULL. backward: dx = dy w, dw = dy^T x, dbias
    = the column sums of dy, row after row. dx, dw and dbias may be NULL; without dx w may be NULL,
    without dw x. dx may be x. Nonzero accumulate adds to dw and dbias, never to dx.
-   AMP_ERROR_OVERLAP also: dw with w or dx, dbias with dy, dx or dw. */
+   AMP_ERROR_OVERLAP also: dw with w or dx, dbias with any other. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -713,9 +713,9 @@ extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
    More of the optimizer: arrays that hold several tensors, or move; steps in graphs, and with
    your own kernels. */
 
-/* Add count tensors that lie one after another in the arrays of whole. Their name, n, lr_scale,
-   weight_decay, no_weight_decay, keep_fp32, own, key, first and storage are used; all else is
-   whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
+/* Add count tensors that lie one after another in the arrays of whole. Their name, n, key, first
+   and, where not zero, lr_scale, weight_decay, no_weight_decay, keep_fp32, own and storage are
+   used; all else is whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
@@ -4278,6 +4278,8 @@ static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
     opt->capacity = capacity;
     return AMP_OK;
 }
+        {t->model && t->model == (void *)t->weight && t->model_type != AMP_F32,
+         AMP_ERROR_INVALID_CONFIG, "its model is its weight, but model_type is of 16 bits"},
 
 static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) {
     ampi_entry *e = opt->entries ? opt->entries : opt->inline_entries;
@@ -4339,6 +4341,11 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
 static amp_result ampi_add_or_refuse(amp_optimizer *opt, const amp_tensor *whole,
                                      const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
+    t.own |= whole->own;
+    t.keep_fp32 |= whole->keep_fp32;
+    t.no_weight_decay |= whole->no_weight_decay && ampi_is_zero(&t.weight_decay);
+    if (ampi_is_zero(&t.lr_scale)) t.lr_scale = whole->lr_scale;
+    if (ampi_is_zero(&t.weight_decay)) t.weight_decay = whole->weight_decay;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     result = ampi_add_tensors(opt, whole, tensors, count, flat);
     if (result != AMP_OK && opt->refused == AMP_OK) {
@@ -5343,9 +5350,14 @@ AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t 
 }
 
 static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
-    int ok;
-    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, "lr", lr));
-    return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+    const amp_plan *plan = opt->plan;
+    size_t          i    = 0;
+    int             ok;
+    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, "lr", lr);
+              while (ok && i < plan->num_slots && ampi_rates_ok(&plan->host_slots[i], *lr)) i++);
+    if (!ok || i == plan->num_slots) return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+    return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_INVALID_CONFIG,
+                               "lr * lr_scale, or that * weight_decay, is not finite");
 }
 
 /* After amp_optimizer_set_steps AdamW's steps from moments of 0 would be wrong and look right. */
@@ -5380,6 +5392,13 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
+/* Are a tensor's rates finite? */
+static AMPI_NOINLINE int ampi_rates_ok(const ampi_slot *s, float lr) {
+    const double rate = (double)lr * (double)s->lr_scale;
+    const double most = 3.4028234663852886e38; /* the largest float */
+    return rate <= most && rate * (double)s->weight_decay <= most;
+}
+
     AMPI_TRY(ampi_ready(opt, AMPI_WITHIN));
     if (opt->step_open > 1) /* in place, gradients would be divided again */
         return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
@@ -7353,7 +7372,7 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     if (dw) AMPI_TRY(ampi_gemm_ok(&of_w));
     if (dbias) AMPI_TRY(ampi_matrices_ok(&sums, 1, 1));
     if (dbias) AMPI_TRY(ampi_matrices_ok(&of_dy, 1, 1));
-    if ((dx && ampi_floats_meet(dw, out * in, w, out * in)) ||
+    if (ampi_floats_meet(dw, out * in, w, out * in) ||
         ampi_floats_meet(dw, out * in, dx, rows * in) ||
         ampi_floats_meet(dbias, out, dy, rows * out) ||
         ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in))
@@ -7395,6 +7414,7 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
         : c->fp16 ? "fp16 with a dynamic loss scale; bf16 and TF32 are not in hardware"
         : major   ? "no tensor cores: 16 bits save memory, not time"
                   : "products run in fp32 here: 16 bits save memory, not time";
+        ampi_floats_meet(dbias, out, w, out * in) || ampi_floats_meet(dbias, out, x, rows * in) ||
     return AMP_OK;
 }
 
