@@ -467,7 +467,7 @@ typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
-    void       *grad;       /* scaled gradient; NULL: frozen, costs nothing, never changes      */
+    void       *grad;       /* scaled gradient; NULL: frozen, never changes (>>steps: late)     */
     amp_dtype   grad_type;  /* set it for 16-bit gradients: zero is AMP_F32, of 4 bytes        */
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* set it with model: zero is AMP_F32, of 4 bytes                  */
@@ -528,6 +528,8 @@ typedef struct amp_status {
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
     uint64_t missed_updates; /* checks of a shared scaler that no update had preceded            */
+    uint64_t f16_overflows;  /* elements of fp16 copies that the last step taken wrote as inf or NaN
+                                (65520 and more): load a state from before; keep_fp32, or bf16  */
 } amp_status;
 
 /* Declare one, zeroed or not, and call amp_optimizer_init; call it again only after
@@ -635,7 +637,7 @@ AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
    it), y is rows x out; bias has out elements or is NULL. backward: dx = dy w, dw = dy^T x, dbias
    = the column sums of dy, row after row. dx, dw and dbias may be NULL; without dx w may be NULL,
    without dw x. dx may be x. Nonzero accumulate adds to dw and dbias, never to dx.
-   AMP_ERROR_OVERLAP also: dw with w or dx, dbias with dy, dx or dw. */
+   AMP_ERROR_OVERLAP also: dw with w or dx, dbias with any other. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -688,9 +690,9 @@ extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
    More of the optimizer: arrays that hold several tensors, or move; steps in graphs, and with
    your own kernels. */
 
-/* Add count tensors that lie one after another in the arrays of whole. Their name, n, lr_scale,
-   weight_decay, no_weight_decay, keep_fp32, own, key, first and storage are used; all else is
-   whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
+/* Add count tensors that lie one after another in the arrays of whole. Their name, n, key, first
+   and, where not zero, lr_scale, weight_decay, no_weight_decay, keep_fp32, own and storage count;
+   all else is whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
@@ -698,7 +700,7 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
    move in every step. NULL, an array or its element, changes nothing. AMP_NO_GRAD: the tensor has
    no gradient for now, its weights and moments stay. Does not wait. AMP_ERROR_UNSUPPORTED: a
    weight where add had none, a gradient where add had none (set grad_later), a stream that is
-   being captured. */
+   being captured. A late gradient's first updates by AdamW are large: examples/README.md. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
@@ -851,7 +853,7 @@ typedef struct amp_rows {
    taken or skipped, are iterations, numbered from 1. The state saves all but the
    histograms. Each rank reports its own tensors. For a gradient of few rows the fp32 sums are
    counted. Updates and magnitudes of weights are counted only where masters and moments are fp32
-   and gradients have all rows. bad_weights has no such limit. */
+   and gradients have all rows. bad_weights and bad_copies have no such limit. */
 
 /* What the last check saw in one gradient, which is still scaled. */
 typedef struct amp_grad_stats {
@@ -928,9 +930,12 @@ typedef struct amp_tensor_report {
        did not change, so that the update would be lost without a master (Micikevicius et al. 2018,
        3.1); those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
-    /* weights that are inf or NaN (in the model where masters are not fp32). Counted only if
-       amp_report.nans is not 0, and the scale is 1 or less or ten steps in a row were skipped */
-    uint64_t    bad_weights;
+    /* weights that are inf or NaN (in the model where masters are not fp32); others whose fp16
+       copy is. Counted only if amp_status.f16_overflows is not 0, or the last gradients were not
+       finite and the scale is 1 or less or ten steps in a row were skipped. AdamW's second moments
+       that are inf, not of 8 bits nor from before a load: a gradient of 5.9e20, though finite,
+       stops its weight for good (in PyTorch, too) */
+    uint64_t    bad_weights, bad_copies, bad_moments;
     /* magnitudes that are finite and not 0: bin b counts those from 2^(4 b - 127) on and below
        2^(4 b - 123), bin 0 all smaller ones, too. A skipped step counts no weights */
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
@@ -1372,6 +1377,12 @@ AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
 
 #include <string.h> /* memcpy, memset */
 
+/* Operations that round more than once. (-1 is clang's, and right, under -ffast-math.) */
+#if defined(__x86_64__) && defined(__FLT_EVAL_METHOD__) && \
+    (__FLT_EVAL_METHOD__ % 16 > 0 || (__FLT_EVAL_METHOD__ < 0 && !defined(__clang__)))
+#error "amp.h rounds each operation to its type: compile without -mfpmath=387 or -ffp-eval-method"
+#endif
+
 /* Rules of arithmetic for gcc (>>core arithmetic). SLP vectors cost time, in the compiler and in
    products; clones cost 6 KB. gcc compiles amp.h by -O2 and what loops want of -O3, whatever level
    the host has: -O0 would make a call of every operation, -O1 keeps sums in memory, -O2 tests a
@@ -1453,6 +1464,7 @@ AMPI_OPTIMIZE_BEGIN
 
 /* Arrays and files hold numbers of these sizes; kernels and graphs rely on the structs'. */
 AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
+AMPI_STATIC_ASSERT(ampi_constants_are_double_so_no_fsingle_precision_constant, sizeof(1.0) == 8);
 AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
 /* Formats: every 1.x has these sizes and offsets. New members take reserved bytes. */
 #define AMPI_OFFSET(type, member, at) \
@@ -1474,6 +1486,7 @@ AMPI_OFFSET(amp_scaler, next_scale, 104);
 
 #define AMPI_F32_INF 0x7f800000u /* exponent all ones: inf, or NaN with a fraction */
 #define AMPI_SIGN    0x80000000u
+#define AMPI_F16_INF_FROM 0x477ff000u /* 65520, which a cast to fp16 rounds to inf */
 
 /* ------------------------------------------------------------- >>core  conversions
    Conversions of bits to bits, by integers only. They stand in front of the strict region below,
@@ -1512,7 +1525,7 @@ AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
     const uint32_t sign = (u >> 16) & 0x8000u;
     const uint32_t a    = u & 0x7fffffffu;
     if (a > AMPI_F32_INF) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
-    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and more round to inf */
+    if (a >= AMPI_F16_INF_FROM) return (uint16_t)(sign | 0x7c00u);
     if (a >= 0x38800000u) {                                  /* 2^-14 and more: normal      */
         /* Round 13 bits off, to nearest even. A carry into the exponent is correct. */
         const uint32_t even = (a >> 13) & 1u;
@@ -1528,6 +1541,13 @@ AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
         return (uint16_t)(sign | h);
     }
     return (uint16_t)sign;
+}
+
+/* How many of n fp32 numbers are inf or NaN in fp16. */
+AMPI_FN uint32_t ampi_f16_overflows(const void *x, size_t n) {
+    uint32_t count = 0;
+    while (n--) count += (ampi_load_u32(x, n) & 0x7fffffffu) >= AMPI_F16_INF_FROM;
+    return count;
 }
 
 AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
@@ -2066,6 +2086,8 @@ typedef struct ampi_control {
     amp_scaler next;                     /* after this step, if moves is set       */
     uint32_t   moves;                    /* next waits to be published             */
     uint64_t   seed;                     /* of stochastic rounding                 */
+    unsigned long long f16_overflows;    /* B adds to it, by atomics: their type   */
+    uint32_t   huge;                     /* was a gradient's square next to inf?   */
 } ampi_control;
 
 /* Are all steps skipped? stuck does not tell, if the scale never changes. With a hysteresis of 2,
@@ -2240,7 +2262,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     const float    inv       = ampi_inv_scale(s->scale);
     const double   norm      = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
     float          clip      = 1.0f, inv_scale;
-    uint32_t       bad       = asked != 0u, skips;
+    uint32_t       bad       = asked != 0u, skips, unscaled;
     amp_scaler     next;
     if (max_norm > 0.0) {
         const double factor = ampi_div64(max_norm, ampi_add64(norm, 1e-6));
@@ -2262,8 +2284,10 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     c->skipped_in_a_row = skips ? in_a_row + 1 : 0;
     c->gate.step        = step + !skips;
     c->moves            = !plan->shared;
+    unscaled            = ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(largest), inv_scale));
+    c->huge |= !skips && unscaled >= 0x5f000000u; /* 2^63 */
     next                = *s;
-    if (!skips) ampi_numbers(&c->rates, beta1, beta2, step + 1, plan->kind);
+    if (!skips) ampi_numbers(&c->rates, beta1, beta2, step + 1, plan->kind), c->f16_overflows = 0u;
     if (!plan->shared) {
         s->found_inf   = 0u; /* what is written from here on is for the next step */
         next.found_inf = skips;
@@ -3052,6 +3076,7 @@ typedef struct ampi_arrays {
     ampi_stored master, moment[2];
     uint32_t    element; /* number of the first, lower 32 bits */
     ampi_seeds  key;
+    unsigned long long *f16_overflows; /* to count in */
 } ampi_arrays;
 
 /* Loops over elements i to end of arrays. */
@@ -3149,6 +3174,16 @@ typedef struct ampi_step_block {
 /* Groups in a block of n elements, with a bound that compilers see. */
 AMPI_HOST size_t ampi_block_groups(size_t n) {
     return ampi_min((n + AMPI_GROUP - 1) / AMPI_GROUP, AMPI_GROUPS);
+}
+
+/* Counts copies that become inf or NaN. */
+static AMPI_NOINLINE void ampi_count_overflows(unsigned long long *sum, const void *x, size_t n) {
+    size_t   zeros = 0;
+    uint32_t more;
+    if (ampi_loops_now()->scan(x, AMP_F32, 0, n, NULL, &zeros) < AMPI_F16_INF_FROM) return;
+    more = ampi_f16_overflows(x, n);
+    AMPI_OPENMP(omp atomic)
+    *sum += more;
 }
 
 /* Plain C: vectors of one number. */
@@ -3351,6 +3386,8 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
     const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
     const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
     const AMPI_V    f     = AMPI_(splat)(b.x.factor);
+    AMPI_U          most  = AMPI_(u32)(0);
+    uint16_t        words[2 * AMPI_W];
     size_t          i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_V g = AMPI_(unscaled)(b.x.grad, b.x.grad_type, i, f);
@@ -3371,8 +3408,12 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
         if (has_v && bf16) AMPI_(put_bf16)(b.v, i, v, b.v_random);
         else if (has_v) AMPI_(put)(b.v, i, v);
         if (b.model) AMPI_(put_as)(b.model, b.x.model_type, i, p);
+        most = AMPI_(most)(most, AMPI_(size)(AMPI_(bits)(p)));
     }
+    AMPI_(put_words)(words, most);
     AMPI_(done)();
+    if (b.model && b.x.model_type == AMP_F16 && ampi_f16_overflows(words, AMPI_W))
+        ampi_count_overflows(b.x.f16_overflows, b.p, b.n);
 }
 AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
     const int bf16 = b->x.moment[0].format == AMP_FORMAT_BF16;
@@ -4179,6 +4220,8 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         {!amp_dtype_size(t->grad_type), AMP_ERROR_INVALID_ENUM, "grad_type is unknown"},
         {t->model && !amp_dtype_size(t->model_type), AMP_ERROR_INVALID_ENUM,
          "model_type is unknown"},
+        {t->model && t->model == (void *)t->weight && t->model_type != AMP_F32,
+         AMP_ERROR_INVALID_CONFIG, "its model is its weight, but model_type is of 16 bits"},
         {t->grad == AMP_NO_GRAD, AMP_ERROR_INVALID_ARGUMENT,
          "AMP_NO_GRAD is for rebind: set grad_later"},
         {t->n && !t->weight && !t->model, AMP_ERROR_INVALID_ARGUMENT,
@@ -4241,6 +4284,11 @@ static amp_tensor ampi_tensor_at(const amp_tensor *whole, const amp_tensor *one,
     t.weight     = (float *)ampi_to(whole->weight, AMP_F32, offset);
     t.grad       = ampi_to(whole->grad, t.grad_type, offset);
     t.model      = ampi_to(whole->model, t.model_type, offset);
+    t.own |= whole->own;
+    t.keep_fp32 |= whole->keep_fp32;
+    t.no_weight_decay |= whole->no_weight_decay && ampi_is_zero(&t.weight_decay);
+    if (ampi_is_zero(&t.lr_scale)) t.lr_scale = whole->lr_scale;
+    if (ampi_is_zero(&t.weight_decay)) t.weight_decay = whole->weight_decay;
     if (!t.storage) t.storage = whole->storage;
     return t;
 }
@@ -4869,8 +4917,8 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt) {
 AMPI_COLD_END
 
 /* ------------------------------------------------------------------ >>impl  step
-   How a gradient goes through a step on the CPU. (On a GPU the kernels of amp_kernels.cu replace
-   the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
+   How a gradient goes through a step on the CPU. (On a GPU kernels of amp_kernels.cu do what
+   ampi_cpu_check and ampi_cpu_update do here; both call ampi_decide and ampi_publish.)
      amp_optimizer_step    ampi_fused_step: may it begin? The plan takes the learning rate
        check               ampi_cpu_check; a tensor: ampi_check_slot; 16384 elements:
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
@@ -5064,6 +5112,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.moment[0]  = slot->moment[0];
     x.moment[1]  = slot->moment[1];
     x.element    = (uint32_t)slot->first;
+    x.f16_overflows = &plan->control->f16_overflows;
     memset(&x.key, 0, sizeof x.key);
     if (plan->stochastic)
         x.key = ampi_seeds_of(c->seed, slot->key, c->gate.step, at);
@@ -5075,13 +5124,15 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
 
 static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job job, size_t i,
                               size_t n) {
+    const void *master = ampi_at(s->master.data, AMP_F32, i);
     switch (job) {
     case AMPI_JOB_DECIDE: break; /* has no chunks */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
-        if (!ampi_is_coded(&s->master))
-            ampi_cast(ampi_to(s->model, s->model_type, i), s->model_type,
-                      ampi_at(s->master.data, AMP_F32, i), AMP_F32, n);
+        if (ampi_is_coded(&s->master)) break;
+        if (s->model_type == AMP_F16) /* a chunk stays in the second-level cache for the cast */
+            ampi_count_overflows(&plan->control->f16_overflows, master, n);
+        ampi_cast(ampi_to(s->model, s->model_type, i), s->model_type, master, AMP_F32, n);
         break;
     case AMPI_JOB_UNSCALE:
         ampi_loops_now()->unscale(ampi_to(s->unscaled, AMP_F32, i),
@@ -5270,10 +5321,22 @@ AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t 
     return there ? opt->plan->sums : NULL;
 }
 
+/* Are a tensor's rates finite? */
+static AMPI_NOINLINE int ampi_rates_ok(const ampi_slot *s, float lr) {
+    const double rate = (double)lr * (double)s->lr_scale;
+    const double most = 3.4028234663852886e38; /* the largest float */
+    return rate <= most && rate * (double)s->weight_decay <= most;
+}
+
 static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
-    int ok;
-    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, "lr", lr));
-    return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+    const amp_plan *plan = opt->plan;
+    size_t          i    = 0;
+    int             ok;
+    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, "lr", lr);
+              while (ok && i < plan->num_slots && ampi_rates_ok(&plan->host_slots[i], *lr)) i++);
+    if (!ok || i == plan->num_slots) return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+    return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_INVALID_CONFIG,
+                               "lr * lr_scale, or that * weight_decay, is not finite");
 }
 
 /* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. After
@@ -5402,6 +5465,7 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     status->skipped     = c.skipped;
     status->skipped_in_a_row = c.skipped_in_a_row;
     status->missed_updates = c.missed_updates;
+    status->f16_overflows  = c.f16_overflows;
     return AMP_OK;
 }
 
@@ -6048,6 +6112,8 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
         slot->weight = NULL; /* rebind has brought it before the load */
     }
     AMPI_TRY(ampi_write_models(opt));
+    c->f16_overflows = 0u;
+    c->huge          = 0u;
     AMPI_TRY(ampi_send(b, plan->control, c, sizeof *c));
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
     return plan->record ? ampi_send_history(opt) : AMP_OK;
@@ -6561,7 +6627,7 @@ static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
    Products that are not packed use nothing from terms on. */
 struct ampi_task {
     const ampi_engine   *e;
-    void (*run)(ampi_task *w); /* it depends on m, n and k alone    */
+    void (*run)(ampi_task *w); /* by size, types, tier and layout   */
     const amp_gemm_args *g;    /* the call's; the rest: this share's */
     size_t               m, n, k, count;
     float                alpha;
@@ -6874,7 +6940,7 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
         }
 }
 
-/* Is op(A) or op(B) read where it lies, or is there room for it? By m, n and k alone. */
+/* Is op(A) or op(B) read where it lies, or is there room for it? */
 static int ampi_fits(const ampi_operand *x, int of_b, size_t rows, size_t ks) {
     return (x->as == AMP_F32 && (!of_b || x->rs == 1)) ||
            ampi_up(rows, AMPI_MOST_COLS) * ampi_up(ks, AMPI_DEEP) <=
@@ -6886,8 +6952,8 @@ static int ampi_work_above(size_t m, size_t n, size_t k, size_t most) {
     return (double)m * (double)n * (double)k > (double)most;
 }
 
-/* The engine of a product (by the tier, types, compute, tf32, m, n and k alone), and its way;
-   without k it is tiny. */
+/* The engine of a product (by the tier, types, compute, tf32, m, n and k alone: it makes the bits)
+   and its way (also by strides); without k it is tiny. */
 static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
     const int    zero = ampi_is_zero(&g->alpha) || g->k == 0; /* A and B may be NULL */
     const size_t m = g->m, n = g->n, k = zero ? 0 : g->k, bytes = amp_dtype_size(g->c_type);
@@ -7240,8 +7306,9 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     if (dw) AMPI_TRY(ampi_gemm_ok(&of_w));
     if (dbias) AMPI_TRY(ampi_matrices_ok(&sums, 1, 1));
     if (dbias) AMPI_TRY(ampi_matrices_ok(&of_dy, 1, 1));
-    if ((dx && ampi_floats_meet(dw, out * in, w, out * in)) ||
+    if (ampi_floats_meet(dw, out * in, w, out * in) ||
         ampi_floats_meet(dw, out * in, dx, rows * in) ||
+        ampi_floats_meet(dbias, out, w, out * in) || ampi_floats_meet(dbias, out, x, rows * in) ||
         ampi_floats_meet(dbias, out, dy, rows * out) ||
         ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in))
         return AMP_ERROR_OVERLAP;
@@ -7567,7 +7634,7 @@ typedef struct ampi_seen {
     ampi_record     record; /* a load reads a file into it */
     ampi_histogram *histograms;
     ampi_slot      *table;
-    uint64_t       *bad_weights; /* of each tensor */
+    uint64_t      (*bad)[3];     /* of each tensor: weights, copies, moments */
 } ampi_seen;
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
@@ -7579,7 +7646,7 @@ static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
 
 static size_t ampi_report_room(size_t num_slots) {
     return sizeof(ampi_seen) +
-           num_slots * (sizeof(ampi_histogram) + sizeof(ampi_slot) + sizeof(uint64_t));
+           num_slots * (sizeof(ampi_histogram) + sizeof(ampi_slot) + 3 * sizeof(uint64_t));
 }
 
 static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena) {
@@ -7588,7 +7655,7 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
     memset(seen, 0, ampi_report_room(n));
     seen->histograms  = (ampi_histogram *)(void *)(seen + 1);
     seen->table       = (ampi_slot *)(void *)(seen->histograms + n);
-    seen->bad_weights = (uint64_t *)(void *)(seen->table + n);
+    seen->bad         = (uint64_t(*)[3])(void *)(seen->table + n);
     plan->seen   = seen;
     plan->watch  = opt->watch;
     plan->record = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
@@ -7696,7 +7763,9 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     r.updates         = count[AMPI_UPDATES];
     r.lost            = count[AMPI_LOST];
     r.rounded         = count[AMPI_ROUNDED];
-    r.bad_weights     = seen->bad_weights[i];
+    r.bad_weights     = seen->bad[i][0];
+    r.bad_copies      = seen->bad[i][1] > r.bad_weights ? seen->bad[i][1] - r.bad_weights : 0;
+    r.bad_moments     = seen->bad[i][2];
     for (b = 0; b < AMP_BINS; b++) {
         r.grads[b]   = count[AMPI_GRADS + b];
         r.weights[b] = count[AMPI_WEIGHTS + b];
@@ -7704,21 +7773,35 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     return r;
 }
 
-/* Counts weights that are not finite. Of coded masters the models tell. */
-static amp_result ampi_bad_weights(const amp_optimizer *opt, size_t t, uint64_t *count) {
-    const ampi_slot *slot = &opt->plan->host_slots[t];
-    const amp_dtype  type = ampi_is_coded(&slot->master) ? slot->model_type : AMP_F32;
-    const void      *x    = type == AMP_F32 ? slot->master.data : slot->model;
-    unsigned char    piece[4 * AMPI_PIECE];
-    amp_grad_stats   stats;
-    size_t           i, n;
-    for (i = 0; i < slot->n; i += n) {
-        n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
+/* Counts what is not finite in n elements. */
+static amp_result ampi_count_bad(const amp_optimizer *opt, const void *x, amp_dtype type,
+                                 uint64_t end, uint64_t *count) {
+    unsigned char  piece[4 * AMPI_PIECE];
+    amp_grad_stats stats;
+    size_t         i, n;
+    for (i = 0; i < end; i += n) {
+        n = ampi_min((size_t)end - i, AMPI_PIECE);
         AMPI_TRY(ampi_read_back(opt, piece, ampi_at(x, type, i), n * amp_dtype_size(type)));
         AMPI_IEEE((void)ampi_check_careful(piece, type, n, 0.0f, &stats));
         *count += stats.nonfinite;
     }
     return AMP_OK;
+}
+
+/* Counts weights, copies and moments that are not finite, where some may be. Of coded masters the
+   models tell. */
+static amp_result ampi_bad_numbers(const amp_optimizer *opt, const ampi_control *c, size_t t) {
+    const ampi_slot *s = &opt->plan->host_slots[t];
+    uint64_t        *bad = opt->plan->seen->bad[t];
+    const int        coded = ampi_is_coded(&s->master), row = c->skipped_in_a_row >= 10;
+    const int        half  = s->moment[1].format == AMP_FORMAT_BF16;
+    const int        least = opt->plan->seen->report.loss_scale <= 1.0f;
+    const int        weights = c->f16_overflows || (c->found_inf && (row || least));
+    if (weights && !coded) AMPI_TRY(ampi_count_bad(opt, s->master.data, AMP_F32, s->n, &bad[0]));
+    if (weights && s->model && (coded || s->model_type == AMP_F16))
+        AMPI_TRY(ampi_count_bad(opt, s->model, s->model_type, s->n, &bad[!coded]));
+    if (!c->huge || !s->moment[1].data || s->moment[1].scale) return AMP_OK;
+    return ampi_count_bad(opt, s->moment[1].data, half ? AMP_BF16 : AMP_F32, s->n, &bad[2]);
 }
 
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
@@ -7785,9 +7868,8 @@ AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *re
                                 n * sizeof *s->histograms));
     for (i = 0; i < n; i++) AMPI_TRY(ampi_place_in_tensor(opt, (int)i, &s->table[i].stats));
     ampi_fill_report(opt, &c);
-    memset(s->bad_weights, 0, n * sizeof *s->bad_weights);
-    if (s->report.nans && (s->report.loss_scale <= 1.0f || c.skipped_in_a_row >= 10))
-        for (i = 0; i < n; i++) AMPI_TRY(ampi_bad_weights(opt, i, &s->bad_weights[i]));
+    memset(s->bad, 0, n * sizeof *s->bad);
+    for (i = 0; i < n; i++) AMPI_TRY(ampi_bad_numbers(opt, &c, i));
     s->current = 1;
     *report    = s->report;
     return AMP_OK;

@@ -200,6 +200,29 @@ AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 #endif
 }
 
+/* Is any of four NaN, or of a magnitude from LIMIT on (bits of fp32)? */
+template <uint32_t LIMIT> AMPI_DEVICE bool ampi_any_from(const float *x) {
+#if defined(__CUDA_ARCH__)
+    uint32_t any;
+    asm("{ .reg .pred p; .reg .f32 a; abs.f32 a, %1; setp.geu.f32 p, a, %5;"
+        " abs.f32 a, %2; setp.geu.or.f32 p, a, %5, p; abs.f32 a, %3; setp.geu.or.f32 p, a, %5, p;"
+        " abs.f32 a, %4; setp.geu.or.f32 p, a, %5, p; selp.u32 %0, 1, 0, p; }"
+        : "=r"(any)
+        : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(ampi_f32_from_bits(LIMIT)));
+    return any != 0;
+#else
+    uint32_t most = 0;
+    for (int k = 0; k < 4; k++) most = ampi_most(most, ampi_size(ampi_bits_of_f32(x[k])));
+    return most >= LIMIT;
+#endif
+}
+
+/* Counts elements of a model that become inf or NaN in fp16. */
+AMPI_DEVICE void ampi_count_overflows(ampi_control *control, const uint32_t *u, size_t n) {
+    const uint32_t more = ampi_f16_overflows(u, n);
+    if (more) atomicAdd(&control->f16_overflows, (unsigned long long)more);
+}
+
 /* One element, which may be NaN. */
 AMPI_DEVICE uint32_t ampi_f32_from_half(uint32_t half) {
     uint32_t u, none;
@@ -309,6 +332,11 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
         else ampi_store_u16(base, i, half);
     }
     template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const { put_one(i, *u); }
+    template <int N>
+    AMPI_MEMBER void put_model(size_t i, const uint32_t *u, ampi_control *control) const {
+        put_one(i, *u);
+        if (base && type == AMP_F16) ampi_count_overflows(control, u, 1);
+    }
 };
 typedef ampi_array<AMPI_ANY> ampi_any;
 
@@ -344,6 +372,12 @@ template <int TYPE, bool ONCE> struct ampi_array {
             }
     }
     template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const {
+        put_model<N, false>(i, u, NULL);
+    }
+    /* One branch finds NaN, and in a model of fp16 what is to be counted. */
+    template <int N, bool MODEL = true>
+    AMPI_MEMBER void put_model(size_t i, const uint32_t *u, ampi_control *control) const {
+        enum { COUNTS = MODEL && TYPE == AMP_F16 };
         raw<N> r;
         for (int k = 0; k < N; k += TYPE == AMP_F32 ? 1 : 2) {
             uint32_t &w = r.w[k * SIZE / 4];
@@ -352,13 +386,18 @@ template <int TYPE, bool ONCE> struct ampi_array {
             else w = ampi_cvt_to_bf16(u[k], u[k + 1]);
         }
 #pragma unroll
-        for (int k = 0; TYPE != AMP_F32 && k < N; k += 4)
-            if (ampi_any_nan(u[k], u[k + 1], u[k + 2], u[k + 3])) {
+        for (int k = 0; TYPE != AMP_F32 && k < N; k += 4) {
+            float x[4];
+            for (int j = 0; j < 4; j++) x[j] = ampi_f32_from_bits(u[k + j]);
+            if (COUNTS ? ampi_any_from<AMPI_F16_INF_FROM>(x)
+                       : ampi_any_nan(u[k], u[k + 1], u[k + 2], u[k + 3])) {
 #pragma unroll
                 for (int j = k; j < k + 4; j += 2)
                     r.w[j / 2] = ampi_half_from_f32(TYPE, u[j]) |
                                  ampi_half_from_f32(TYPE, u[j + 1]) << 16;
+                if (COUNTS) ampi_count_overflows(control, u + k, 4);
             }
+        }
         ampi_put_vector<ONCE, N * SIZE / 4>(base + i * SIZE, r.w);
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
@@ -371,6 +410,7 @@ template <int TYPE, bool ONCE> struct ampi_array {
 template <bool ONCE> struct ampi_array<AMPI_ABSENT, ONCE> {
     AMPI_MEMBER ampi_array(const ampi_any &) {}
     template <int N> AMPI_MEMBER void put(size_t, const uint32_t *) const {}
+    template <int N> AMPI_MEMBER void put_model(size_t, const uint32_t *, ampi_control *) const {}
 };
 
 /* A range that begins at element begin. */
@@ -1247,6 +1287,7 @@ struct ampi_tensor_range {
     ampi_rates rates;
     float      factor;
     bool       zero; /* clear gradients after they are read */
+    ampi_control *control;
 };
 
 /* An optimizer, for gradients of type GRAD and a model copy of type MODEL. Arrays that the next
@@ -1300,7 +1341,7 @@ template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
         master.template put<N>(i, p);
         if (has_m) m.template put<N>(i, x);
         if (HAS_V) v.template put<N>(i, y);
-        model.template put<N>(i, p);
+        model.template put_model<N>(i, p, t.control);
         if (t.zero) grad.template put<N>(i, g);
     }
 };
@@ -1364,6 +1405,7 @@ AMPI_DEVICE ampi_tensor_range ampi_tensor_range_of(const amp_plan &plan, const a
     t.rates  = ampi_rates_of(plan.control, slot);
     t.factor = plan.control->gate.inv_scale;
     t.zero   = plan.zero_grad != 0;
+    t.control = plan.control;
     return t;
 }
 
@@ -1446,6 +1488,7 @@ struct ampi_coded {
     bool             sampled;
     ampi_any         model;
     ampi_stored      master, moment[2];
+    ampi_control    *control;
     uint32_t         at;              /* number of the range's first element, for random bits */
     ampi_seeds       key;
     ampi_rates       rates;
@@ -1495,12 +1538,16 @@ template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
     }
 };
 
-/* Writes four elements, or one, to an array that may be absent, as fp32 or 16 bits. */
+/* Writes four elements, or one, to an array that may be absent, as fp32 or 16 bits. A model has a
+   control that counts. */
 template <int N, bool ONCE>
-AMPI_DEVICE void ampi_put_elements(const ampi_any &a, size_t i, const uint32_t *u) {
-    if (N == 1) a.put_one(i, u[0]);
+AMPI_DEVICE void ampi_put_elements(const ampi_any &a, size_t i, const uint32_t *u,
+                                   ampi_control *control) {
+    if (N == 1 && ONCE) a.put_one(i, u[0]);
+    else if (N == 1) a.put_model<1>(i, u, control);
     else if (!a.base) return;
-    else if (a.type == AMP_F16) ampi_array<AMP_F16, ONCE>(a).template put<4>(i, u);
+    else if (a.type == AMP_F16)
+        ampi_array<AMP_F16, ONCE>(a).template put_model<4, !ONCE>(i, u, control);
     else if (a.type == AMP_BF16) ampi_array<AMP_BF16, ONCE>(a).template put<4>(i, u);
     else ampi_array<AMP_F32, ONCE>(a).template put<4>(i, u);
 }
@@ -1688,31 +1735,13 @@ AMPI_DEVICE constexpr int ampi_bytes_of(int format) {
                                        : 2;
 }
 
-/* Is any of four not finite, or so large that the core does not round it up? */
-AMPI_DEVICE bool ampi_any_large(const float *x) {
-#if defined(__CUDA_ARCH__)
-    uint32_t any;
-    asm("{ .reg .pred p; .reg .f32 a; abs.f32 a, %1; setp.geu.f32 p, a, 0f7F7F0000;"
-        " abs.f32 a, %2; setp.geu.or.f32 p, a, 0f7F7F0000, p;"
-        " abs.f32 a, %3; setp.geu.or.f32 p, a, 0f7F7F0000, p;"
-        " abs.f32 a, %4; setp.geu.or.f32 p, a, 0f7F7F0000, p; selp.u32 %0, 1, 0, p; }"
-        : "=r"(any)
-        : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
-    return any != 0;
-#else
-    uint32_t most = 0;
-    for (int k = 0; k < 4; k++) most = ampi_most(most, ampi_size(ampi_bits_of_f32(x[k])));
-    return most >= 0x7f7f0000u;
-#endif
-}
-
-/* N models and low bits, as by the core's ampi_model_of. If none of four masters is large, rounding
-   is one addition. */
+/* N models and low bits, as by the core's ampi_model_of. If none of four masters is so large that
+   the core does not round it up, rounding is one addition. */
 template <int N>
 AMPI_DEVICE void ampi_models_of(const float *p, const ampi_draws<N> &draws, int master,
                                 uint32_t *model, uint32_t *low) {
     bool plain = N == 4; /* not const: nvcc would warn of what N = 1 never reaches */
-    if (plain) plain = !ampi_any_large(p);
+    if (plain) plain = !ampi_any_from<0x7f7f0000u>(p);
     if (!plain) {
         for (int k = 0; k < N; k++)
             model[k] = ampi_model_of(p[k], draws.of(k), &low[k], master);
@@ -1772,9 +1801,9 @@ AMPI_DEVICE void ampi_step_coded_as(typename ampi_coded_in<N == 4>::type t) {
         if (master == AMP_FORMAT_SR) draws.next();
         if (here) {
             if (!wide) ampi_packed<HIGH, N, false>::put(t.model.base, i, 2, h);
-            else ampi_put_elements<N, false>(t.model, i, l);
+            else ampi_put_elements<N, false>(t.model, i, l, t.control);
             ampi_packed<LOW, N>::put(t.master.data, i, t.master.size, l);
-            if (t.zero) ampi_put_elements<N, true>(t.share.grad, i, g);
+            if (t.zero) ampi_put_elements<N, true>(t.share.grad, i, g, NULL);
         }
         both.put(i, here, m, v, &draws);
     }
@@ -1809,6 +1838,7 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     t->rates  = ampi_rates_of(c, slot);
     t->factor = c->gate.inv_scale;
     t->zero   = plan.zero_grad != 0;
+    t->control = plan.control;
     t->row    = (int)slot->master.format * 8 + (int)slot->moment[0].format;
     t->model  = ampi_array_at(slot->model, slot->model_type, begin);
     t->master = ampi_stored_at(slot->master, begin);
@@ -1899,6 +1929,11 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
     const auto     unscale = [=](uint32_t u, uint32_t) {
         return ampi_bits_of_f32(ampi_unscale(u, factor));
     };
+    ampi_control  *control = plan.control;
+    const auto     copy    = [=](uint32_t u, uint32_t, uint32_t type) {
+        if (type == AMP_F16) ampi_count_overflows(control, &u, 1);
+        return u;
+    };
     const bool     skip    = plan.control->gate.skip != 0;
     const bool     sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
     if (sampled) ampi_clear_histograms(&plan);
@@ -1913,10 +1948,13 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
         if (JOB == AMPI_JOB_UNSCALE && !skip && grad.base)
             ampi_map(unscaled, grad, s.count, unscale, ampi_to_fp32());
         if (sampled && !skip && ampi_counts_updates(slot))
-            ampi_watch(plan, s, [&](unsigned i) { model.put_one(i, master.get(i)); });
+            ampi_watch(plan, s, [&](unsigned i) {
+                const uint32_t u = master.get(i);
+                model.put_model<1>(i, &u, control);
+            });
         else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model &&
                  !ampi_is_coded(&slot->master))
-            ampi_map(model, master, s.count, ampi_copy_op(),
+            ampi_map(model, master, s.count, copy,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
         if (JOB == AMPI_JOB_PUBLISH && plan.zero_grad && grad.base) ampi_clear(grad, s.count);
     }

@@ -70,6 +70,7 @@ typedef enum amp_advice_code {
     AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1 or less, or after ten overflows in a row of a
                                   scale that moves: how many; the first tensor that holds one     */
     AMP_ADVICE_BAD_WEIGHTS,    /* so, and weights of this tensor are not finite                   */
+    AMP_ADVICE_WEIGHT_OVERFLOW, /* weights of this tensor are inf in its fp16 copy: how many       */
     AMP_ADVICE_STUCK,          /* five overflows or more in a row, at the least scale: how many   */
     AMP_ADVICE_TOO_MANY_SKIPS, /* over one in ten, the first 64 of a run apart, and twice what
                                   growth explains: how many                                       */
@@ -109,6 +110,8 @@ typedef struct amp_report_case {
     double        recent, late;   /* in the last 128 steps; if there were 64 before them          */
     int           nan, rounded;   /* the first with a NaN; and with masters of 16 bits            */
     int           bad_weights;    /* the first with a weight that is not finite                   */
+    int           bad_copies;     /* with a weight that overflows in its copy, and how many       */
+    double        overflows;
     double        lost;           /* of the updates of rounded                                    */
     int           worst, largest; /* of fp16: most of it underflows; next to the end of fp16      */
     double        share, above;   /* of them, what underflows                                     */
@@ -133,6 +136,10 @@ AMP_REPORT_DEF void amp_report_measure(amp_report_case *k, int i, const amp_tens
     double       share = 0.0;
     if (t->stats.nan && k->nan < 0) k->nan = i;
     if (t->bad_weights && k->bad_weights < 0) k->bad_weights = i;
+    if (t->bad_copies && k->bad_copies < 0) {
+        k->bad_copies = i;
+        k->overflows  = (double)t->bad_copies;
+    }
     if (k->rounded < 0 && t->updates >= AMP_REPORT_ENOUGH && t->rounded == t->updates &&
         t->lost < t->updates) {
         k->rounded = i;
@@ -219,7 +226,7 @@ AMP_REPORT_DEF amp_result amp_report_advice(const amp_optimizer *opt, amp_advice
     k.advice      = advice;
     k.num_history = AMP_HISTORY;
     k.share       = AMP_REPORT_MUCH;
-    k.nan = k.bad_weights = k.rounded = k.worst = k.largest = -1;
+    k.nan = k.bad_weights = k.bad_copies = k.rounded = k.worst = k.largest = -1;
     k.headroom = k.next = AMP_HEADROOM_UNBOUNDED;
     result = amp_optimizer_report(opt, &k.run);
     for (i = 0; result == AMP_OK; i++) {
@@ -230,7 +237,9 @@ AMP_REPORT_DEF amp_result amp_report_advice(const amp_optimizer *opt, amp_advice
         result = amp_optimizer_history(opt, k.history, &k.num_history);
     if (result != AMP_OK) return result;
     amp_report_count(&k);
-    if (k.nan >= 0 && k.num_history &&
+    if (k.bad_copies >= 0 && k.bad_weights < 0) {
+        amp_report_advise(&k, AMP_ADVICE_WEIGHT_OVERFLOW, k.bad_copies, k.overflows);
+    } else if (k.nan >= 0 && k.num_history &&
         (k.history[k.num_history - 1].loss_scale <= 1.0f ||
          (k.row >= (double)AMP_REPORT_NAN_ROW && (!k.run.fixed_scale || k.bad_weights >= 0)))) {
         if (k.bad_weights >= 0)
@@ -250,6 +259,7 @@ AMP_REPORT_DEF const char *amp_report_advice_name(amp_advice_code code) {
     switch (code) {
     case AMP_ADVICE_NAN:            return "nan";
     case AMP_ADVICE_BAD_WEIGHTS:    return "bad_weights";
+    case AMP_ADVICE_WEIGHT_OVERFLOW: return "weight_overflow";
     case AMP_ADVICE_STUCK:          return "stuck";
     case AMP_ADVICE_TOO_MANY_SKIPS: return "too_many_skips";
     case AMP_ADVICE_SCALE_TOO_HIGH: return "scale_too_high";
@@ -310,6 +320,11 @@ AMP_REPORT_DEF const char *amp_report_sentence(const amp_optimizer *opt, const a
     case AMP_ADVICE_BAD_WEIGHTS:
         snprintf(chars, size, "its weights are not all finite, so gradients hold NaN, and no loss "
                              "scale will help: load a state from before");
+        break;
+    case AMP_ADVICE_WEIGHT_OVERFLOW:
+        snprintf(chars, size, "weight overflow in fp16: %s of its copies are inf, and no loss "
+                             "scale will help: load a state from before; keep it in fp32, or use "
+                             "bf16", n);
         break;
     case AMP_ADVICE_STUCK:
         snprintf(chars, size, "%s overflows in a row at the least loss scale, %s: lower min_scale, "

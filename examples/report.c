@@ -639,7 +639,8 @@ static void write_map(FILE *f, const run *r) {
 /* ----------------------------------------------------------------------------------- the tables */
 
 static int is_grave(const char *code) {
-    return strcmp(code, "nan") == 0 || strcmp(code, "bad_weights") == 0 || strcmp(code, "stuck") == 0;
+    return strcmp(code, "nan") == 0 || strcmp(code, "bad_weights") == 0 || strcmp(code, "weight_overflow") == 0 ||
+           strcmp(code, "stuck") == 0;
 }
 
 static void write_advice(FILE *f, const run *r) {

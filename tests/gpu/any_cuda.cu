@@ -503,7 +503,7 @@ static void tell_step(training *r) {
     MUST(amp_optimizer_status(&r->opt, &s));
     NUMBER(s, norm, 0), NUMBER(s, clip_factor, 0), NUMBER(s, loss_scale, 0), NUMBER(s, did_step, 0);
     NUMBER(s, found_inf, 0), NUMBER(s, stuck, 0), NUMBER(s, steps, 0), NUMBER(s, skipped, 0);
-    NUMBER(s, skipped_in_a_row, 0), NUMBER(s, missed_updates, 0);
+    NUMBER(s, skipped_in_a_row, 0), NUMBER(s, missed_updates, 0), NUMBER(s, f16_overflows, 0);
     tell_from("gate", 0, 4, amp_optimizer_gate(&r->opt), sizeof(amp_gate) / 4);
     tell_from("scaler", 0, 4, amp_optimizer_scaler(&r->opt), sizeof(amp_scaler) / 4);
     for (int i = 0; i < (int)r->tensors.size(); i++) {

@@ -82,6 +82,16 @@ if $CC $x87 "$out/x87.c" -o "$out/x87" 2> /dev/null; then # a square root withou
 else
     skip x87 "$CC cannot compile for 32-bit x86 (libc6-dev-i386, lib32gcc)"
 fi
+# Options under which an operation would round more than once, or in another type.
+refused() { ! "$@" -I. -DAMP_DEBUG -fsyntax-only $here/a.c > "$out/errors" 2>&1 && grep -q 'error.*\(single_precision\|mfpmath\)' "$out/errors"; }
+for option in -fsingle-precision-constant -mfpmath=387 -mfpmath=both; do
+    if $CC $option -m64 -fsyntax-only "$out/x87.c" 2> /dev/null && [ "$($CC -dumpmachine | cut -d- -f1)" = x86_64 ] &&
+        ! $CC --version | grep -q clang; then
+        try "$CC $option is refused" refused $CC $option
+    else
+        skip "$option" "$CC has it not"
+    fi
+done
 for cross in x86_64-w64-mingw32-gcc aarch64-linux-gnu-gcc; do
     if have $cross; then
         silent "$cross, all warnings" \

@@ -389,7 +389,7 @@ typedef struct m_optimizer {
     f32        inv_scale, clip;
     f64        norm, more_norm2; /* more: of other ranks */
     uint32_t   more_flag;
-    uint64_t   step, skipped, row, missed, seen_updates;
+    uint64_t   step, skipped, row, missed, seen_updates, overflows;
     m_record   record;
     int        num, elements, num_values;
     m_tensor   t[MAX_T];
@@ -705,6 +705,7 @@ static void m_decide(m_optimizer *m, m_scaler *s, f64 norm2, f32 largest, int ba
     m->skipped += m->skip;
     m->row = m->skip ? m->row + 1 : 0;
     m->step += m->did_step;
+    if (m->did_step) m->overflows = 0;
     m->moves = !m->shared;
     if (m->moves) {
         m->next       = *s;
@@ -799,6 +800,11 @@ static void m_publish(m_optimizer *m, m_scaler *s) {
     m->moves      = 0;
 }
 
+static void m_write_counted(m_optimizer *m, const m_tensor *t, int i) {
+    m_write_model(m, t, i);
+    m->overflows += t->has_model && t->model_type == (int)AMP_F16 && (m->w[t->at + i] & SIGN_LESS) >= 0x477ff000u;
+}
+
 /* All of a step behind its check; own tensors have been changed, and have a new model copy. */
 static void m_update(m_optimizer *m) {
     int i, k, j;
@@ -812,7 +818,7 @@ static void m_update(m_optimizer *m) {
             if (m_plain(t) && !t->own)
                 m_learn(m, t, m_times(g, m->inv_scale), &m->w[t->at + k], &m->moment[0][t->at + k],
                         &m->moment[1][t->at + k]);
-            m_write_model(m, t, k);
+            m_write_counted(m, t, k);
         }
     }
 }
@@ -875,11 +881,14 @@ static void m_refresh(m_optimizer *m) {
 
 static amp_result m_end_step(m_optimizer *m, m_scaler *s) {
     const amp_result pending = m->pending;
+    int              i, k;
     if (!m->initialized) return AMP_ERROR_NOT_INITIALIZED;
     m->pending = AMP_OK;
     if (!m->open) return pending != AMP_OK ? pending : m_ready(m, WITHIN);
     if (m_owns(m)) m_update(m);
-    else if (!m->skip) m_refresh(m);
+    else
+        for (i = 0; i < m->num && !m->skip; i++)
+            for (k = 0; k < m->t[i].n; k++) m_write_counted(m, &m->t[i], k);
     m_publish(m, s);
     m->open = 0;
     return pending;
@@ -920,7 +929,7 @@ static amp_result m_load(m_optimizer *m, m_scaler *s, const m_optimizer *file,
     m->norm = file->norm;
     m->clip = file->clip, m->found = file->found, m->did_step = file->did_step;
     m->nesterov = file->nesterov, m->skipped = file->skipped, m->row = file->row,
-    m->missed = file->missed;
+    m->missed = file->missed, m->overflows = 0;
     m->beta1 = file->beta1, m->beta2 = file->beta2, m->eps = file->eps,
     m->momentum = file->momentum;
     m->max_norm = file->max_norm;

@@ -722,6 +722,8 @@ static bool computed_nan(const twins *t) {
 }
 
 /* Everything that the two sides have, after a step. */
+static uint64_t seen_overflows; /* of fp16 copies, in all that was compared */
+
 static void compare(twins *t) {
     t->nan_ok |= computed_nan(t);
     amp_optimizer *cpu = &t->opt[CPU], *dev = &t->opt[DEV];
@@ -732,6 +734,7 @@ static void compare(twins *t) {
         OK(amp_optimizer_status(&t->opt[side], &status[side]));
         save(&t->opt[side], &tapes[side]);
     }
+    seen_overflows += status[DEV].f16_overflows;
     same_bytes(t, "status", &status[CPU], &status[DEV], sizeof status[CPU], -1);
     CHECK_EQ_U64(tapes[CPU].size, tapes[DEV].size);
     same_bytes(t, "state", tapes[CPU].bytes, tapes[DEV].bytes, tapes[CPU].size - 8, -1);
@@ -1160,6 +1163,28 @@ TEST(large_masters, "law 7: a step takes masters to where the formats of bf16 do
         run(&base, r);
         magnitude = 0;
     }
+}
+
+TEST(f16_overflows, "law 7: as many fp16 copies become inf or NaN as on the CPU: each kind, storage, alignment and path, with "
+                    "and without reports") {
+    static const storage_row states[] = {FP32, FP32_BF16, FP32_8BIT};
+    dice                     r(14);
+    for (int kind = OWN; kind < NUM_KINDS; kind++)
+        for (int i = 0; i < 12; i++) {
+            const uint64_t before = seen_overflows;
+            base                    = any_setup(kind, r);
+            base.desc.scaler.preset = AMP_PRESET_STATIC;
+            base.desc.dtype         = AMP_F16;
+            base.steps = base.count = 1;
+            base.flat = base.overflows = base.twice = 0;
+            base.tensors[0]           = any_shape(&base.desc, 200 + r.below(40000), (int)r.below(3), r);
+            base.tensors[0].weight    = base.tensors[0].grad = 1;
+            base.tensors[0].model     = base.tensors[0].keep_fp32 = 0;
+            base.tensors[0].storage   = kind == OWN ? NULL : &storages[states[i % 3]];
+            magnitude                 = 16;
+            if (run(&base, r)) CHECK(seen_overflows > before);
+            magnitude = 0;
+        }
 }
 
 TEST(many_chunks, "law 7: more than 256 chunks: the sum over chunks goes round") {
@@ -3834,6 +3859,7 @@ int main(int argc, char **argv) {
     RUN(group_exponents);
     RUN(moments_at_ends);
     RUN(large_masters);
+    RUN(f16_overflows);
     RUN(many_chunks);
     RUN(long_runs);
     RUN(reports);

@@ -1175,6 +1175,11 @@ TEST(layers_refuse, "law 9: a layer with a bad argument is refused, and none of 
                  AMP_ERROR_OVERLAP);
     CHECK_EQ_INT(amp_linear_backward(c, c + 3, c + 16, a, a, a, 2, 2, 2, 0, AMP_F32),
                  AMP_ERROR_OVERLAP);
+    CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c + 3, a, a, c, 2, 2, 2, 0, AMP_F32),
+                 AMP_ERROR_OVERLAP); /* dbias in w, then in x; dw on w, which is not read */
+    CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c + 3, a, c, a, 2, 2, 2, 0, AMP_F32),
+                 AMP_ERROR_OVERLAP);
+    CHECK_EQ_INT(amp_linear_backward(NULL, c, NULL, a, a, c, 2, 2, 2, 0, AMP_F32), AMP_ERROR_OVERLAP);
     CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c, NULL, a, a, 2, 2, 2, 0, AMP_F32),
                  AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_linear_backward(c, c + 8, c + 16, a, a, a, (size_t)-1 / 2, 2, 2, 0, AMP_F32),

@@ -496,6 +496,9 @@ static void observe_body(body *b) {
     SAME("status.skipped", status.skipped, m->skipped);
     SAME("status.skipped_in_a_row", status.skipped_in_a_row, m->row);
     SAME("status.missed_updates", status.missed_updates, m->missed);
+    for (i = 0; i < m->num && m_plain(&m->t[i]); i++) { /* of others the model does not know masters */
+    }
+    if (i == m->num) SAME("status.f16_overflows", status.f16_overflows, m->overflows);
     if (!same64(m->norm, status.norm))
         stop("status.norm is %g (%llx), not %llx", status.norm,
              (unsigned long long)bits64(status.norm), (unsigned long long)m->norm);
@@ -674,7 +677,7 @@ static amp_tensor some_tensor(int place, int odd, amp_rows *rows, amp_storage *s
     if (t.weight && chance(10)) t.model = t.weight;
     t.model_type = w.m.storage.master != AMP_FORMAT_F32 ? AMP_BF16 : (amp_dtype)below(3);
     t.keep_fp32 = chance(15);
-    if (t.keep_fp32) t.model_type = AMP_F32;
+    if (t.keep_fp32 || (t.model && t.model == (void *)t.weight && chance(90))) t.model_type = AMP_F32;
     t.own = chance((w.shape >> 12 & 3) == 0 ? 50 : 0); /* of every fourth sequence */
     if (w.m.kind != (int)AMP_KIND_OWN && (!t.own || chance(5)) &&
         !(w.m.kind == (int)AMP_KIND_SGD && w.m.moments) && chance(25)) {
@@ -711,7 +714,8 @@ static amp_result may_add(const amp_tensor *t, int flat) {
         return AMP_ERROR_INVALID_ENUM;
     if (t->n && !t->weight && !t->model) return AMP_ERROR_INVALID_ARGUMENT;
     if (m_bad_rate(t->lr_scale) || m_bad_rate(t->weight_decay)) return AMP_ERROR_INVALID_CONFIG;
-    if (t->keep_fp32 && t->model && t->model_type != AMP_F32) return AMP_ERROR_INVALID_CONFIG;
+    if (t->model && t->model_type != AMP_F32 && (t->keep_fp32 || t->model == (void *)t->weight))
+        return AMP_ERROR_INVALID_CONFIG;
     if (t->own && t->rows) return AMP_ERROR_UNSUPPORTED;
     if (t->rows && (flat || own || (m->kind == (int)AMP_KIND_SGD && m->moments)))
         return AMP_ERROR_UNSUPPORTED;
@@ -837,6 +841,18 @@ static void call_add(int illegal) {
     add_tensor(&t, &rows, expected, overlaps);
 }
 
+/* A tensor of an array: what it leaves zero is whole's. */
+static amp_tensor part_of(const amp_tensor *whole, const amp_tensor *part) {
+    amp_tensor t = *part;
+    t.weight = whole->weight, t.grad = whole->grad, t.grad_later = whole->grad_later;
+    t.grad_type = whole->grad_type, t.own = part->own || whole->own;
+    t.keep_fp32 = part->keep_fp32 || whole->keep_fp32;
+    if (!bits32(t.weight_decay) && whole->no_weight_decay) t.no_weight_decay = 1;
+    if (!bits32(t.weight_decay)) t.weight_decay = whole->weight_decay;
+    if (!bits32(t.lr_scale)) t.lr_scale = whole->lr_scale;
+    return t;
+}
+
 /* Tensors that lie one behind the other. */
 static void call_flat(int illegal) {
     const int  count = 1 + (int)below(4), first = w.m.num;
@@ -847,7 +863,6 @@ static void call_flat(int illegal) {
     int        i, k;
     whole.rows = NULL, whole.storage = NULL, whole.model = NULL,
     whole.weight = (float *)(void *)&whole, whole.n = 0;
-    whole.keep_fp32 = 0;
     for (i = 0; i < count; i++) {
         part[i] = some_tensor(first + i, 0, &rows, &storage);
         part[i].rows = NULL, part[i].storage = NULL, part[i].model = NULL;
@@ -863,9 +878,7 @@ static void call_flat(int illegal) {
     whole.n += (size_t)(illegal != 0);
     if (expected == AMP_OK) expected = may_add(&whole, 1);
     for (i = 0; i < count && expected == AMP_OK; i++) {
-        amp_tensor t = part[i];
-        t.weight = whole.weight, t.grad = whole.grad, t.grad_later = whole.grad_later,
-        t.grad_type = whole.grad_type;
+        const amp_tensor t = part_of(&whole, &part[i]);
         expected = may_add(&t, 1);
     }
     if (illegal && expected == AMP_OK) expected = AMP_ERROR_INVALID_ARGUMENT;
@@ -879,11 +892,9 @@ static void call_flat(int illegal) {
     if (m_ready(&w.m, ADDING) == AMP_OK && !w.m.refused) w.m.refused = expected;
     if (expect(FLAT, expected) != AMP_OK) return;
     for (i = 0; i < count; i++) {
-        amp_tensor t = part[i];
+        amp_tensor t = part_of(&whole, &part[i]);
         size_t at =
             (size_t)(i ? w.m.t[first + i - 1].at + w.m.t[first + i - 1].n - w.m.t[first].at : 0);
-        t.weight = whole.weight, t.grad = whole.grad, t.grad_later = whole.grad_later,
-        t.grad_type = whole.grad_type;
         m_add(&w.m, &t);
         w.given[first + i] = t;
         for (k = 0; k < 1 + w.two; k++) {

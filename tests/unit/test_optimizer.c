@@ -851,6 +851,87 @@ TEST(flat_equals_separate, "contract: add_flat gives the same tensors as adding 
         }
 }
 
+TEST(flat_takes_whole, "manual: what a part leaves zero is whole's: lr_scale, weight_decay, keep_fp32, own") {
+    float              w[4] = {1.0f, 1.0f, 1.0f, 1.0f}, g[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+    amp_optimizer_desc desc  = {0};
+    amp_optimizer      opt;
+    amp_tensor         whole = {0}, part[2] = {{0}, {0}};
+    desc.kind = AMP_KIND_SGD, desc.dtype = AMP_F16;
+    whole.n = 4, whole.weight = w, whole.grad = g, whole.lr_scale = 2.0f, whole.weight_decay = 0.5f;
+    whole.keep_fp32 = 1;
+    part[0].n = part[1].n = 2;
+    part[1].lr_scale = 4.0f;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, part, 2), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+    CHECK(amp_optimizer_model(&opt, 0) == w);
+    g[0] = g[1] = g[2] = g[3] = amp_optimizer_loss_scale(&opt);
+    CHECK_EQ_INT(amp_optimizer_step(&opt, 0.125f), AMP_OK);
+    CHECK_EQ_F32(w[1], 1.0f - 0.125f * 2.0f * 1.5f);
+    CHECK_EQ_F32(w[2], 1.0f - 0.125f * 4.0f * 1.5f);
+    amp_optimizer_free(&opt);
+    whole.own = 1;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, part, 2), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&opt, 0.125f), AMP_ERROR_UNSUPPORTED); /* own: begin_step, end_step */
+    amp_optimizer_free(&opt);
+}
+
+TEST(late_gradient, "manual: AdamW's first update of a gradient that comes 1000 steps late is 2.5 lr, and at most lr after "
+                    "set_moments") {
+    int set;
+    for (set = 0; set < 2; set++) {
+        float              w[2] = {1.0f, 1.0f}, g[2] = {0.25f, 0.25f}, m = 0.25f, v = 0.0625f, moved;
+        amp_optimizer_desc desc = {0};
+        amp_optimizer      opt;
+        amp_tensor         t = {0};
+        int                i;
+        desc.kind = AMP_KIND_ADAMW, desc.scaler.preset = AMP_PRESET_NONE;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        t.n = 1, t.weight = w, t.grad = g;
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        t.weight = w + 1, t.grad = NULL, t.grad_later = 1;
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+        for (i = 0; i < 999; i++) CHECK_EQ_INT(amp_optimizer_step(&opt, 1e-3f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, NULL, g + 1), AMP_OK);
+        if (set) CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, &m, &v), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&opt, 1e-3f), AMP_OK);
+        moved = (1.0f - w[1]) * 1e3f;
+        CHECK(set ? moved > 0.75f && moved < 1.0f : moved > 2.45f && moved < 2.55f);
+        amp_optimizer_free(&opt);
+    }
+}
+
+TEST(silent_mistakes, "manual: a 16-bit model on its weight, and rates that overflow, are refused before a weight changes") {
+    float              w[2] = {1.0f, -1.0f}, g[2] = {1.0f, 1.0f};
+    const float        before[2] = {1.0f, -1.0f};
+    amp_optimizer_desc desc = {0};
+    amp_optimizer      opt;
+    amp_tensor         t = {0};
+    int                k;
+    desc.kind = AMP_KIND_LION;
+    t.n = 2, t.weight = w, t.grad = g, t.model = w, t.model_type = AMP_F16;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_CONFIG);
+    amp_optimizer_free(&opt);
+    t.model_type = AMP_F32;
+    for (k = 0; k < 2; k++) {
+        t.lr_scale     = k ? 1.0f : 1e30f;
+        t.weight_decay = k ? 1e30f : 0.0f;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&opt, 1e10f), AMP_ERROR_INVALID_CONFIG);
+        CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 1e10f), AMP_ERROR_INVALID_CONFIG);
+        CHECK_MEM(w, before, sizeof w);
+        CHECK_EQ_INT(amp_optimizer_step(&opt, 1e-3f), AMP_OK);
+        memcpy(w, before, sizeof w);
+        amp_optimizer_free(&opt);
+    }
+}
+
 TEST(flat_wrong_sums, "contract: the parts' n must add up to whole's; an error changes nothing") {
     amp_optimizer      opt;
     amp_optimizer_desc desc = kind_desc(0);
@@ -2914,6 +2995,9 @@ int main(int argc, char **argv) {
     RUN(sgd_double);
     RUN(many_tensors);
     RUN(flat_equals_separate);
+    RUN(flat_takes_whole);
+    RUN(late_gradient);
+    RUN(silent_mistakes);
     RUN(flat_wrong_sums);
     RUN(norm_order);
     RUN(norm_partials);

@@ -1115,6 +1115,90 @@ TEST(advice_nan_in_a_weight, "a weight that is not finite makes all gradients Na
     }
 }
 
+TEST(advice_weight_overflow, "manual: fp16 copies that a step makes inf are counted in the status of that step, and its report names "
+                             "the tensor; a skipped step leaves the count, one that writes finite copies clears it") {
+    static const amp_storage storages[] = {{AMP_FORMAT_F32, AMP_FORMAT_F32}, {AMP_FORMAT_F32, AMP_FORMAT_8BIT}};
+    int kind, i, sampled;
+    for (kind = 0; kind < 4; kind++)
+        for (sampled = 0; sampled < 2; sampled++) {
+            amp_status s;
+            amp_advice a;
+            rig        r;
+            begin(&r);
+            r.watch.every            = sampled;
+            r.desc.kind              = kind == 3 ? AMP_KIND_ADAMW : (amp_kind)kind; /* own, AdamW, SGD */
+            r.desc.storage           = kind ? &storages[kind == 3] : NULL;
+            r.desc.scaler.preset     = AMP_PRESET_STATIC;
+            r.desc.scaler.init_scale = 1.0f;
+            for (i = 0; i < 3; i++) put(&r, 40001, AMP_F16);
+            for (i = 1; i < 3; i++) r.tensor[i].weight[7] = 65519.0f, r.tensor[i].weight[40000] = -65515.0f;
+            r.tensor[2].keep_fp32 = 1;
+            prepare(&r);
+            for (i = 0; i < 3; i++) {
+                scatter(&r, i, 1.0f);
+                store(r.tensor[i].grad, AMP_F16, 7, -1.0f);
+                store(r.tensor[i].grad, AMP_F16, 40000, 1.0f);
+            }
+            step(&r, 1e-3f);
+            OK(amp_optimizer_status(&r.opt, &s));
+            CHECK_EQ_U64(s.f16_overflows, 0);
+            only(&r, -1);
+            step(&r, 8.0f);
+            OK(amp_optimizer_status(&r.opt, &s));
+            CHECK_EQ_U64(s.did_step, 1);
+            CHECK_EQ_U64(s.f16_overflows, 2);
+            a = only(&r, AMP_ADVICE_WEIGHT_OVERFLOW);
+            CHECK_EQ_INT(a.tensor, 1);
+            CHECK_EQ_F64(a.number, 2.0);
+            CHECK(strstr(sentence(&r, &a), "tensor 1 (b): weight overflow in fp16: 2 of its copies") == sentence(&r, &a));
+            CHECK_EQ_U64(tensor_of(&r, 1).bad_copies, 2);
+            CHECK_EQ_U64(tensor_of(&r, 1).bad_weights, 0);
+            CHECK_EQ_U64(tensor_of(&r, 0).bad_copies, 0);
+            store_bits(r.tensor[0].grad, AMP_F16, 9, 0x7e00u);
+            step(&r, 1e-3f);
+            OK(amp_optimizer_status(&r.opt, &s));
+            CHECK_EQ_U64(s.did_step, 0);
+            CHECK_EQ_U64(s.f16_overflows, 2);
+            only(&r, AMP_ADVICE_WEIGHT_OVERFLOW);
+            r.tensor[1].weight[7] = r.tensor[1].weight[40000] = 1.0f;
+            scatter(&r, 0, 1.0f);
+            step(&r, 1e-3f);
+            OK(amp_optimizer_status(&r.opt, &s));
+            CHECK_EQ_U64(s.f16_overflows, 0);
+            end(&r);
+        }
+}
+
+TEST(moments_that_are_inf, "manual: a finite gradient of 5.9e20 makes AdamW's second moment inf: the report counts it, whenever it was") {
+    static const amp_storage storages[] = {{AMP_FORMAT_F32, AMP_FORMAT_F32}, {AMP_FORMAT_F32, AMP_FORMAT_BF16}};
+    int k, i;
+    for (k = 0; k < 2; k++) {
+        rig r;
+        begin(&r);
+        r.desc.storage           = &storages[k];
+        r.desc.scaler.preset     = AMP_PRESET_STATIC;
+        r.desc.scaler.init_scale = 1.0f;
+        for (i = 0; i < 2; i++) {
+            put(&r, 3000, AMP_F32);
+            r.tensor[i].weight[2] = 1.0f;
+        }
+        prepare(&r);
+        for (i = 0; i < 2; i++) scatter(&r, i, 1.0f);
+        store(r.tensor[0].grad, AMP_F32, 2, 5e20f);
+        store(r.tensor[1].grad, AMP_F32, 2, 6e20f);
+        step(&r, 0.01f);
+        CHECK_EQ_U64(report_of(&r).steps, 1);
+        scatter(&r, 0, 1.0f);
+        scatter(&r, 1, 1.0f);
+        step(&r, 0.01f);
+        CHECK_EQ_U64(report_of(&r).steps, 2);
+        CHECK_EQ_U64(tensor_of(&r, 0).bad_moments, 0);
+        CHECK_EQ_U64(tensor_of(&r, 1).bad_moments, 1);
+        CHECK_EQ_F32(r.tensor[1].weight[2], 1.0f); /* it does not move */
+        end(&r);
+    }
+}
+
 TEST(for_advice, "a report has a copy of the scaler, knows whether its scale moves, and the type of each gradient") {
     int kind;
     for (kind = 0; kind < 3; kind++) {
@@ -1774,6 +1858,8 @@ int main(int argc, char **argv) {
     RUN(crafted_reports);
     RUN(advice_nan);
     RUN(advice_nan_in_a_weight);
+    RUN(advice_weight_overflow);
+    RUN(moments_that_are_inf);
     RUN(for_advice);
     RUN(one_moment);
     RUN(advice_stuck);

@@ -15,7 +15,7 @@ static void control(void) {
     const amp_gate     g = {1u, 2.0f, 3u, {0u}};
     const ampi_rates   r = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f, 8.0f, 9.0f, 10.0f, 11.0f, 12u};
     const ampi_control c = {g,    4.0, 5.0f,     6u,   7u,         8u,  9u,   10.0, 11.0, r,
-                            12u,  13u, 14.0, {15u, 15u}, 16u, {17u, 17u}, 18u, now, next, 19u, 20u};
+                            12u,  13u, 14.0, {15u, 15u}, 16u, {17u, 17u}, 18u, now, next, 19u, 20u, 21u, 22u};
     is(g.skip, 1);
     is((double)g.inv_scale, 2);
     is((double)g.step, 3);
@@ -51,6 +51,8 @@ static void control(void) {
     is((double)c.next.scale, 2);
     is(c.moves, 19);
     is((double)c.seed, 20);
+    is((double)c.f16_overflows, 21);
+    is(c.huge, 22);
 }
 
 static void report(void) {
