@@ -529,7 +529,7 @@ typedef struct amp_status {
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
     uint64_t missed_updates; /* checks of a shared scaler that no update had preceded            */
     uint64_t f16_overflows;  /* elements of fp16 copies that the last step taken wrote as inf or NaN
-                                (65520 and more): load a state from before; keep_fp32, or bf16  */
+                                (65520 and more): load a state from before (0 then); keep_fp32  */
 } amp_status;
 
 /* Declare one, zeroed or not, and call amp_optimizer_init; call it again only after
@@ -690,9 +690,9 @@ extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
    More of the optimizer: arrays that hold several tensors, or move; steps in graphs, and with
    your own kernels. */
 
-/* Add count tensors that lie one after another in the arrays of whole. Their name, n, key, first
-   and, where not zero, lr_scale, weight_decay, no_weight_decay, keep_fp32, own and storage count;
-   all else is whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
+/* Add count tensors that lie one after another in the arrays of whole. Their name, n, lr_scale,
+   weight_decay, no_weight_decay, key and first are used; keep_fp32, own and storage of either; all
+   else is whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
@@ -4286,9 +4286,6 @@ static amp_tensor ampi_tensor_at(const amp_tensor *whole, const amp_tensor *one,
     t.model      = ampi_to(whole->model, t.model_type, offset);
     t.own |= whole->own;
     t.keep_fp32 |= whole->keep_fp32;
-    t.no_weight_decay |= whole->no_weight_decay && ampi_is_zero(&t.weight_decay);
-    if (ampi_is_zero(&t.lr_scale)) t.lr_scale = whole->lr_scale;
-    if (ampi_is_zero(&t.weight_decay)) t.weight_decay = whole->weight_decay;
     if (!t.storage) t.storage = whole->storage;
     return t;
 }
@@ -5321,11 +5318,13 @@ AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t 
     return there ? opt->plan->sums : NULL;
 }
 
-/* Are a tensor's rates finite? */
+/* Are a tensor's rates finite? (Where a file has brought what is not, steps go on.) */
 static AMPI_NOINLINE int ampi_rates_ok(const ampi_slot *s, float lr) {
     const double rate = (double)lr * (double)s->lr_scale;
     const double most = 3.4028234663852886e38; /* the largest float */
-    return rate <= most && rate * (double)s->weight_decay <= most;
+    return (rate <= most && rate * (double)s->weight_decay <= most) ||
+           ampi_nonfinite(ampi_load_u32(&s->lr_scale, 0)) ||
+           ampi_nonfinite(ampi_load_u32(&s->weight_decay, 0));
 }
 
 static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {

@@ -841,15 +841,12 @@ static void call_add(int illegal) {
     add_tensor(&t, &rows, expected, overlaps);
 }
 
-/* A tensor of an array: what it leaves zero is whole's. */
+/* A tensor of an array: own and keep_fp32 are whole's, too. */
 static amp_tensor part_of(const amp_tensor *whole, const amp_tensor *part) {
     amp_tensor t = *part;
     t.weight = whole->weight, t.grad = whole->grad, t.grad_later = whole->grad_later;
     t.grad_type = whole->grad_type, t.own = part->own || whole->own;
     t.keep_fp32 = part->keep_fp32 || whole->keep_fp32;
-    if (!bits32(t.weight_decay) && whole->no_weight_decay) t.no_weight_decay = 1;
-    if (!bits32(t.weight_decay)) t.weight_decay = whole->weight_decay;
-    if (!bits32(t.lr_scale)) t.lr_scale = whole->lr_scale;
     return t;
 }
 

@@ -245,6 +245,7 @@ static void snapshot(const rig *r, unsigned char *out) {
         at = put(out, at, amp_optimizer_model(&r->opt, i), n);
     }
     CHECK_EQ_INT(amp_optimizer_status(&r->opt, &status), AMP_OK);
+    status.f16_overflows = 0; /* manual: 0 after a load */
     at = put(out, at, &status, sizeof status);
     at = put(out, at, amp_optimizer_scaler(&r->opt), sizeof(amp_scaler));
     put(out, at, amp_optimizer_gate(&r->opt), sizeof(amp_gate));
