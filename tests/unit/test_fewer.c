@@ -1329,8 +1329,8 @@ TEST(refusals, "manual: what a storage cannot be with is refused, and told; a pa
     t.keep_fp32 = 1;
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     t.keep_fp32 = 0;
-    t.model = weight, t.model_type = AMP_BF16; /* the weights themselves: there is no copy */
-    CHECK_EQ_INT(adding(d, t, "a model of AMP_BF16"), AMP_ERROR_UNSUPPORTED);
+    t.model = weight, t.model_type = AMP_BF16;
+    CHECK_EQ_INT(adding(d, t, "its model is its weight"), AMP_ERROR_INVALID_CONFIG);
     t.model = NULL;
     d.dtype     = AMP_BF16;
     for (master = 0; master <= (int)AMP_FORMAT_SR + 1; master++)
