@@ -1930,7 +1930,7 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
         return ampi_bits_of_f32(ampi_unscale(u, factor));
     };
     ampi_control  *control = plan.control;
-    const auto     copy    = [=](uint32_t u, uint32_t, uint32_t type) {
+    const auto     copy    = [=](uint32_t u, uint32_t type) {
         if (type == AMP_F16) ampi_count_overflows(control, &u, 1);
         return u;
     };
