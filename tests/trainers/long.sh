@@ -37,7 +37,6 @@ TMPDIR=$disk lines 64K "$out/state" --filter full_disk
 umount "$disk"
 mount -t tmpfs -o size=16m tmpfs "$disk"
 TMPDIR=$disk lines 16M "$out/zero" --filter damaged
-umount "$disk"
 
 # keeps TEXT FILE COMMAND...: what the command has written stays, byte by byte, and nothing lies beside it, when
 # it runs again on a disk that is full; one line says so.

@@ -130,9 +130,9 @@ static float *weights_of(int i) {
 
 /* The scaled gradient of a micro-batch. It depends on the model, so that any wrong bit stays. */
 static void make_grad(const job *j, void *grad, const void *model, int i, int step, int m, float factor) {
-    static __thread float x[LONGEST];
-    const size_t          n = layout[i].n;
-    uint64_t              rng = (uint64_t)(step * 1000003 + m * 7919 + i * 104729);
+    const size_t n = layout[i].n;
+    float       *x = (float *)malloc(n * sizeof *x);
+    uint64_t     rng = (uint64_t)(step * 1000003 + m * 7919 + i * 104729);
     amp_cast(x, AMP_F32, model, layout[i].keep ? AMP_F32 : j->desc.dtype, n);
     for (size_t k = 0; k < n; k++)
         x[k] = (x[k] * 0.5f + ((float)(random_next(&rng) >> 8) / 16777216.0f - 0.5f)) * factor;
@@ -141,6 +141,7 @@ static void make_grad(const job *j, void *grad, const void *model, int i, int st
         memcpy(&x[j->plant_at], &inf, 4);
     }
     amp_cast(grad, j->grad_type, x, AMP_F32, n);
+    free(x);
 }
 
 static amp_tensor tensor_of(const job *j, int i, float *w) {
