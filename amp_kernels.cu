@@ -218,7 +218,7 @@ template <uint32_t LIMIT> AMPI_DEVICE bool ampi_any_from(const float *x) {
 }
 
 /* Counts elements of a model that become inf or NaN in fp16. */
-AMPI_DEVICE void ampi_count_overflows(ampi_control *control, const uint32_t *u, size_t n) {
+AMPI_DEVICE void ampi_count_f16_overflows(ampi_control *control, const uint32_t *u, size_t n) {
     const uint32_t more = ampi_f16_overflows(u, n);
     if (more) atomicAdd(&control->f16_overflows, (unsigned long long)more);
 }
@@ -335,7 +335,7 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
     template <int N>
     AMPI_MEMBER void put_model(size_t i, const uint32_t *u, ampi_control *control) const {
         put_one(i, *u);
-        if (base && type == AMP_F16) ampi_count_overflows(control, u, 1);
+        if (base && type == AMP_F16) ampi_count_f16_overflows(control, u, 1);
     }
 };
 typedef ampi_array<AMPI_ANY> ampi_any;
@@ -395,7 +395,7 @@ template <int TYPE, bool ONCE> struct ampi_array {
                 for (int j = k; j < k + 4; j += 2)
                     r.w[j / 2] = ampi_half_from_f32(TYPE, u[j]) |
                                  ampi_half_from_f32(TYPE, u[j + 1]) << 16;
-                if (COUNTS) ampi_count_overflows(control, u + k, 4);
+                if (COUNTS) ampi_count_f16_overflows(control, u + k, 4);
             }
         }
         ampi_put_vector<ONCE, N * SIZE / 4>(base + i * SIZE, r.w);
@@ -1931,7 +1931,7 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
     };
     ampi_control  *control = plan.control;
     const auto     copy    = [=](uint32_t u, uint32_t type) {
-        if (type == AMP_F16) ampi_count_overflows(control, &u, 1);
+        if (type == AMP_F16) ampi_count_f16_overflows(control, &u, 1);
         return u;
     };
     const bool     skip    = plan.control->gate.skip != 0;

@@ -34,15 +34,14 @@ static void end_rank(int code);
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 
-#include "../support/train_data.h"
-#include "ddp_report.h" /* options, table, memory; zero.h */
-
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include "../support/train_data.h"
+#include "ddp_report.h" /* options, table, memory; zero.h */
 #include "../support/cuda_must.cuh"
 
 #include <math.h>

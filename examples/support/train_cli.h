@@ -44,7 +44,7 @@ static inline void no_memory(void) {
     fail(1, "memory", "there is not enough", *larger ? larger : "end other programs, or add some");
 }
 
-#if defined(AMP_H_INCLUDED) && !defined(__cplusplus) /* CUDA's programs: cuda_must.cuh */
+#if defined(AMP_H_INCLUDED) && !defined(CUDART_VERSION) /* CUDA programs have cuda_must.cuh */
 /* What cannot fail, but for memory. */
 static inline void must(amp_result result) {
     if (result == AMP_ERROR_OUT_OF_MEMORY) no_memory();

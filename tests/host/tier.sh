@@ -33,7 +33,7 @@ links() {
 # pays, of which README says in which tiers.
 {
     printf '%s\n' '#include "amp.h"' '#include <stdio.h>' '#include <string.h>'
-    sed -n '/^static const char \*products_in/,/^}/p' examples/digits/train_report.h
+    sed -n '/^static inline const char \*products_in/,/^}/p' examples/support/train_cli.h
     printf '%s\n' 'int main(void) {' 'amp_capability c;' 'amp_capability_of(0, 0, &c);' \
         'return printf("%s\n%s\n%d\n", amp_cpu_tier(), products_in(amp_cpu_tier()), c.bf16) < 0; }'
 } > "$out/words.c"
