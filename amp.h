@@ -286,7 +286,6 @@ extern "C" {
 
 typedef enum amp_result {
     AMP_OK = 0,
-    /* what a call was given */
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer; an index or length out of range                */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
@@ -294,7 +293,6 @@ typedef enum amp_result {
     AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays overlap that must not         */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; too many; a size of 2^31 on CUDA, or more */
-    /* the order of calls */
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
@@ -302,16 +300,14 @@ typedef enum amp_result {
     AMP_ERROR_STEP_NOT_OPEN,    /* optimizer: end_step without begin_step                         */
     AMP_ERROR_BAD_STATE,        /* something must come first: a check, a scaled loss, a report    */
     AMP_ERROR_STALE,            /* session: a weight changed without amp_session_changed          */
-    /* states */
-    AMP_ERROR_NOT_FOUND,        /* there is no such file                                          */
-    AMP_ERROR_READ,             /* it could not be read                                           */
-    AMP_ERROR_WRITE,            /* it could not be written; errno is that of the call             */
-    AMP_ERROR_TRUNCATED,        /* the file ends too early                                        */
-    AMP_ERROR_FOREIGN,          /* not a state of amp.h                                           */
-    AMP_ERROR_NEWER,            /* written by a newer amp.h                                       */
-    AMP_ERROR_CORRUPT,          /* bytes have changed                                             */
-    AMP_ERROR_MISMATCH,         /* other tensors or another kind                                  */
-    /* products, policies, machines */
+    AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
+    AMP_ERROR_READ,             /* state: it could not be read                                    */
+    AMP_ERROR_WRITE,            /* state: it could not be written; errno is that of the call      */
+    AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
+    AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
+    AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
+    AMP_ERROR_CORRUPT,          /* state: bytes have changed                                      */
+    AMP_ERROR_MISMATCH,         /* state: of other tensors or another kind                        */
     AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op, product or desc of a session          */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
     AMP_ERROR_PARSE,            /* policy: a word that amp.h does not know                        */
@@ -320,10 +316,9 @@ typedef enum amp_result {
     AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
 } amp_result;
 
-/* desc.problem: NULL, or your buffer of AMP_PROBLEM_SIZE bytes, which outlives the object. Each
-   call that takes the desc or its optimizer and returns an amp_result writes a text to it: after
-   an error what was wrong (field, value, bounds; tensor; missing call), after AMP_OK an empty
-   one. begin_step writes it, too, and end_step repeats it. */
+/* desc.problem: NULL, or your buffer of AMP_PROBLEM_SIZE bytes, which outlives the object. A call
+   with the desc or its optimizer that returns an amp_result, and begin_step, writes what was wrong
+   (field, value, bounds; tensor; missing call), or after AMP_OK an empty text. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A sentence for result, and the version that is linked, "0.9.0". Both are static, never NULL. */
@@ -389,11 +384,10 @@ typedef struct amp_scaler_desc {
     char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: why amp_scaler_init failed   */
 } amp_scaler_desc;
 
-/* Plain data, the same in host and device memory. Its size and offsets stay in every 1.x, so its
-   bytes may be saved, and loaded by a machine of the same byte order. Read what is not private.
-   Write found_inf (nonzero: skip) before your step (in an optimizer's scaler before its check).
-   Between updates growth_factor, backoff_factor, growth_interval may be written, within the
-   desc's limits. */
+/* Plain data, also in device memory. Size and offsets stay in every 1.x: its bytes may be saved,
+   and loaded where the byte order is the same. Read what is not private. Write found_inf (nonzero:
+   skip) before your step (in an optimizer's scaler before its check); between updates also
+   growth_factor, backoff_factor and growth_interval, within the desc's limits. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     uint32_t found_inf;          /* a gradient since the last update was inf or NaN             */
@@ -467,7 +461,7 @@ typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
-    void       *grad;       /* scaled gradient; NULL: frozen, never changes (>>steps: late)     */
+    void       *grad;       /* scaled gradient; NULL: frozen, never changes (grad_later apart)  */
     amp_dtype   grad_type;  /* set it for 16-bit gradients: zero is AMP_F32, of 4 bytes        */
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* set it with model: zero is AMP_F32, of 4 bytes                  */
@@ -579,11 +573,10 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 /* ----------------------------------------------------------------- >>api  state */
 
 /* A state is what decides how training goes on: masters, moments, step count, scaler, learning
-   rate, the numbers of the desc and of tensors. Load replaces them all, except: the learning rate
-   stays if the file has none.
-   Not in the file: gradients, what your optimizer stores, your data's order, and model copies,
-   which are written from masters, so dtype may differ. The format is version 1; all machines have
-   one (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
+   rate (which stays if the file has none), the numbers of the desc and of tensors. Not in the
+   file: gradients, what your optimizer stores, your data's order, and model copies, which are
+   written from masters, so dtype may differ. The format is version 1, the same on all machines
+   (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
 
    The scaler is the file's, unless only one of file and desc has a scale that moves, or only one
    is disabled: then it starts afresh, as desc says (a shared one stays). After a load that changes
@@ -593,22 +586,19 @@ typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Save; load into a prepared optimizer with the same tensors (names, sizes, kind). Load reads and
-   verifies all before it changes anything, in as much memory as was saved. Sums tell damaged
-   bytes: _CORRUPT. _MISMATCH: desc.problem names the tensor, and what differs. _NEWER: a later
-   format, flag or preset. No number is judged, but those that address something: preset, counts,
-   and of a report's iterations skip and tensor. */
+   verifies all before it changes anything, in as much memory as was saved. _CORRUPT: a sum is
+   wrong, or an index in a report. _MISMATCH: desc.problem names the tensor, and what differs.
+   _NEWER: a later format, flag or preset. Other numbers are not judged. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
 /* To and from a file. More errors: _NOT_FOUND, _TRUNCATED; _CORRUPT for bytes behind the end.
    Saving writes path.new, flushes it and renames it: whenever the machine stops, path holds the
-   old state or the new one, whole (POSIX, Windows), also where several programs save to one path:
-   each has a file of its own (path.new, path.new1 ...), and the last to rename it wins. What a
-   killed save has left, a later one removes (POSIX, where the file system has flock), so keep no
-   file under these names; on Windows one of two saves may be _WRITE. On POSIX saving follows a
-   symbolic link, keeps the mode of a file, and refuses what is no file: _UNSUPPORTED. A path has
-   less than 4080 bytes; on Windows these are of the process's code page (fopen, MoveFileExA;
-   UTF-8 if its manifest says). */
+   old state or the new one, whole (POSIX, Windows). Several programs may save to one path: each
+   has a file of its own (path.new, path.new1 ...), and the last wins (on Windows one may be
+   _WRITE). What a killed save has left, a later one removes (POSIX, with flock). On POSIX saving
+   follows a symbolic link, keeps the mode of a file, and refuses what is no file: _UNSUPPORTED. A
+   path has less than 4080 bytes; on Windows in the process's code page (UTF-8 by a manifest). */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
