@@ -7783,14 +7783,14 @@ static amp_result ampi_bad_numbers(const amp_optimizer *opt, const ampi_control 
     const ampi_slot *s = &opt->plan->host_slots[t];
     uint64_t        *bad = opt->plan->seen->bad[t];
     const int        coded = ampi_is_coded(&s->master), row = c->skipped_in_a_row >= 10;
-    const int        half  = s->moment[1].format == AMP_FORMAT_BF16;
+    const int        narrow = s->moment[1].format == AMP_FORMAT_BF16;
     const int        least = opt->plan->seen->report.loss_scale <= 1.0f;
     const int        weights = c->f16_overflows || (c->found_inf && (row || least));
     if (weights && !coded) AMPI_TRY(ampi_count_bad(opt, s->master.data, AMP_F32, s->n, &bad[0]));
     if (weights && s->model && (coded || s->model_type == AMP_F16))
         AMPI_TRY(ampi_count_bad(opt, s->model, s->model_type, s->n, &bad[!coded]));
     if (!c->huge || !s->moment[1].data || s->moment[1].scale) return AMP_OK;
-    return ampi_count_bad(opt, s->moment[1].data, half ? AMP_BF16 : AMP_F32, s->n, &bad[2]);
+    return ampi_count_bad(opt, s->moment[1].data, narrow ? AMP_BF16 : AMP_F32, s->n, &bad[2]);
 }
 
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
