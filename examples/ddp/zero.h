@@ -268,7 +268,7 @@ static inline amp_result zero_reduce(void *user, double *sums, size_t num_sums, 
 /* Has any rank failed (result)? Then all have. Adds *sum over ranks. Keeps errno. */
 static inline amp_result zero_agree(zero *z, amp_result result, double *sum) {
     const int  error = errno;
-    double     all[2] = {result != AMP_OK, sum ? *sum : 0};
+    double     all[2] = {result != AMP_OK ? 1.0 : 0.0, sum ? *sum : 0};
     amp_result met = zero_copy(z, z->squares, all, sizeof all);
     if (met == AMP_OK) met = z->ranks.reduce(z->ranks.user, z->squares, 2, NULL, 0);
     if (met == AMP_OK) met = zero_copy(z, all, z->squares, sizeof all);
