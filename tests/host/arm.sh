@@ -13,7 +13,7 @@ mac() { # mac LANGUAGE STANDARD
         -c tests/host/compile/mac.c -o "$out/mac.o" > "$out/log" 2>&1 && [ ! -s "$out/log" ]
 }
 mkdir -p "$out/mac/sys"
-for header in string stdlib stdio errno fcntl unistd sys/stat; do
+for header in string stdlib stdio errno fcntl unistd sys/stat sys/file; do
     echo '#include "tests/host/compile/mac.h"' > "$out/mac/$header.h"
 done
 if have clang-19; then

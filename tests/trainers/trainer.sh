@@ -160,9 +160,11 @@ fi
 
 one="$one --dtype fp16"
 rm -f "$out/lines"
+as_default= # what has set SIGHUP aside, as nohup, has not meant these
+env --default-signal=HUP true 2> /dev/null && as_default='env --default-signal=HUP'
 for signal in HUP/129 TERM/143; do
     ended=${signal#*/} signal=${signal%/*}
-    "$program" --quick $data --out "$out" $one --steps 3000 --save "$out/part" --report "$out/lines" > "$out/first" 2> "$out/said" &
+    $as_default "$program" --quick $data --out "$out" $one --steps 3000 --save "$out/part" --report "$out/lines" > "$out/first" 2> "$out/said" &
     await "$out/lines" losses
     [ $signal = HUP ] || wrong 'a state that another run writes' 'part: another run writes it; choose'  $one --save "$out/part"
     [ $signal = HUP ] || wrong 'and a report' 'lines: another run writes it; choose'  $one --report "$out/lines"
