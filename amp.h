@@ -3377,7 +3377,7 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
     const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
     const AMPI_V    f     = AMPI_(splat)(b.x.factor);
     AMPI_U          most  = AMPI_(u32)(0);
-    uint16_t        words[2 * AMPI_W];
+    float           largest[AMPI_W];
     size_t          i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_V g = AMPI_(unscaled)(b.x.grad, b.x.grad_type, i, f);
@@ -3400,9 +3400,9 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
         if (b.model) AMPI_(put_as)(b.model, b.x.model_type, i, p);
         most = AMPI_(most)(most, AMPI_(size)(AMPI_(bits)(p)));
     }
-    AMPI_(put_words)(words, most);
+    AMPI_(put)(largest, 0, AMPI_(from_bits)(most));
     AMPI_(done)();
-    if (b.model && b.x.model_type == AMP_F16 && ampi_f16_overflows(words, AMPI_W))
+    if (b.model && b.x.model_type == AMP_F16 && ampi_f16_overflows(largest, AMPI_W))
         ampi_count_overflows(b.x.f16_overflows, b.p, b.n);
 }
 AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {

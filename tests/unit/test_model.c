@@ -259,7 +259,7 @@ static void fails(operation op) {
             scratch[r].at = 0;
             if (amp_optimizer_load(&w.bodies[r].opt, read_bytes, &scratch[r]) != AMP_OK)
                 stop("what was saved loads");
-            w.m.seen_updates = 0;
+            w.m.seen_updates = w.m.overflows = 0;
             m_refresh(&w.m);
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
         }
