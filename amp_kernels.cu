@@ -220,7 +220,13 @@ template <uint32_t LIMIT> AMPI_DEVICE bool ampi_any_from(const float *x) {
 /* Counts elements of a model that become inf or NaN in fp16. */
 AMPI_DEVICE void ampi_count_f16_overflows(ampi_control *control, const uint32_t *u, size_t n) {
     const uint32_t more = ampi_f16_overflows(u, n);
+#if defined(__CUDA_ARCH__) /* atomicAdd would add up over the warp first, in code of the loop */
+    if (more)
+        asm volatile("red.global.add.u64 [%0], %1;"
+                     : : "l"(&control->f16_overflows), "l"((unsigned long long)more) : "memory");
+#else
     if (more) atomicAdd(&control->f16_overflows, (unsigned long long)more);
+#endif
 }
 
 /* One element, which may be NaN. */

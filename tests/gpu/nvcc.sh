@@ -13,7 +13,7 @@ most_b=212 # instructions of B, AdamW on fp16, for 4 elements
 most_a=6.7 # of A on fp16, for 1
 # Of B in a storage format, AdamW, for 1; and the loads by which its loop is known: of 128, 64, 32 and
 # 8 bits. With fp32 masters the model may be of any type, and 12 of them count what overflows in fp16.
-storages='fp32 4100 69, fp32+bf16 2300 89, fp32+8bit 2122 110, split 3300 62, split+bf16 1500 81,
+storages='fp32 4100 54, fp32+bf16 2300 77, fp32+8bit 2122 105, split 3300 62, split+bf16 1500 81,
     split+8bit 1322 105, sr 3200 65, sr+bf16 1400 82, sr+8bit 1222 105'
 # RELEASE ARCHITECTURE KERNEL BYTES: spills that are known, for their price see tests/README.md. All that spills
 # beside them fails, and what spills other bytes.
