@@ -2215,7 +2215,7 @@ AMPI_FN double ampi_power(double beta, uint64_t n) {
     return r;
 }
 
-/* The numbers of a taken step. */
+/* 1 / (1 - beta^step), the factor that corrects a moment's bias (Kingma and Ba 2015, 3). */
 AMPI_FN float ampi_bias(double beta, uint64_t step) {
     return ampi_single(ampi_div64(1.0, ampi_sub64(1.0, ampi_power(beta, step))));
 }
@@ -2236,9 +2236,10 @@ AMPI_FN void ampi_numbers(ampi_rates *r, double beta1, double beta2, uint64_t st
 AMPI_FN void ampi_record_step(const amp_plan *plan);
 
 /* Decide, after the check and the ranks' agreement. What the check found (norm2, maxima)
-   determines the gate, the numbers of this step, and the next scale, which waits to be published.
-   The clip factor is torch's: max_norm / (norm + 1e-6) if that is below 1. A factor of 0 counts
-   as an overflow, because the step would have zero gradients. One thread of a GPU does this while
+   determines the gate, the numbers of this step, and the next scale, which waits to be published:
+     norm = sqrt(norm2) / scale,  clip_factor = min(1, max_norm / (norm + 1e-6))
+   as torch clips. A factor of 0 counts as an overflow, because the step would have zero
+   gradients. One thread of a GPU does this while
    all others wait: so numbers are read before the first is written, and the scaler as a whole,
    since loads and stores in turn would wait for each other. */
 AMPI_FN void ampi_decide(const amp_plan *plan) {
@@ -2462,19 +2463,15 @@ AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTOR
                    AMPI_VERSION == AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 +
                                        AMP_VERSION_PATCH);
 
-/* Optimizers.
-
-   AdamW (Loshchilov and Hutter 2019): new p, m, v from an unscaled gradient,
-   p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p).
-   SGD as in torch.optim: decay joins the gradient, m = momentum * m + g, Nesterov looks ahead.
-
-   m and v are NULL where there are none. */
+/* The optimizers take an unscaled gradient g and change the weight p and the moments m and v,
+   which are NULL where there are none. t counts the steps taken, this one included. */
 
 AMPI_IN AMPI_V AMPI_(times)(float c, AMPI_V x) { return AMPI_(mul)(AMPI_(splat)(c), x); }
 
-/* m^ / (sqrt(v^) + eps) + weight_decay * p. For a division of 0, or the root of 0, a GPU calls a
-   function. Where m is 0 and v has no sign, 1 is added to both: the divisor is 1 or more, or NaN,
-   and the quotient times m is that of 0. Elsewhere -0 is added, which changes nothing. */
+/* bias1 m / (sqrt(bias2 v) + eps) + weight_decay p
+   For a division of 0, or the root of 0, a GPU calls a function. Where m is 0 and v has no sign, 1
+   is added to both: the divisor is 1 or more, or NaN, and the quotient times m is that of 0.
+   Elsewhere -0 is added, which changes nothing. */
 AMPI_IN AMPI_V AMPI_(direction)(const ampi_rates *r, AMPI_V m, AMPI_V v, AMPI_V p) {
 #if defined(__CUDA_ARCH__) && AMPI_W == 1
     float u;
@@ -2496,6 +2493,10 @@ AMPI_IN AMPI_V AMPI_(direction)(const ampi_rates *r, AMPI_V m, AMPI_V v, AMPI_V 
 #endif
 }
 
+/* m = beta1 m + (1 - beta1) g,   bias1 = 1 / (1 - beta1^t)
+   v = beta2 v + (1 - beta2) g^2,  bias2 = 1 / (1 - beta2^t)
+   p = p - lr (bias1 m / (sqrt(bias2 v) + eps) + weight_decay p)
+   (AdamW; Loshchilov and Hutter 2019) */
 AMPI_IN void AMPI_(adamw)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
     AMPI_V u;
     *m   = AMPI_(add)(AMPI_(times)(r->beta1, *m), AMPI_(times)(r->beta1_rest, g));
@@ -2505,6 +2506,10 @@ AMPI_IN void AMPI_(adamw)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, A
     *p   = AMPI_(sub)(*p, AMPI_(times)(r->lr, u));
 }
 
+/* g = g + weight_decay p
+   m = momentum m + g
+   p = p - lr m, or with Nesterov's momentum p - lr (g + momentum m); without momentum p - lr g
+   (as torch.optim.SGD; its first m is g, too) */
 AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
     (void)v;
     g = AMPI_(add)(g, AMPI_(times)(r->weight_decay, *p));
@@ -2515,8 +2520,9 @@ AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMP
     *p = AMPI_(sub)(*p, AMPI_(times)(r->lr, g));
 }
 
-/* Lion: m is its only state. Weights decay, then step by lr, up or down; an update of 0 is no
-   step, and a NaN stays one. */
+/* p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g)
+   m = beta2 m + (1 - beta2) g
+   sign(0) is 0, and a NaN stays one. (Lion; Chen et al. 2023) */
 AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
     const AMPI_V decay = AMPI_(times)(r->lr, AMPI_(splat)(r->weight_decay));
     const AMPI_V u = AMPI_(add)(AMPI_(times)(r->beta1, *m), AMPI_(times)(r->beta1_rest, g));
@@ -2540,7 +2546,7 @@ AMPI_IN void AMPI_(optimize)(const amp_kind kind, const int has_m, const ampi_ra
 #undef AMPI_CALL
 }
 
-/* Negative numbers, -0 and -inf become 0; NaN stays. */
+/* max(x, 0): negative numbers, -0 and -inf become 0; NaN stays. */
 AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     const AMPI_U u   = AMPI_(bits)(x);
     const AMPI_U nan = AMPI_(above)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF));
