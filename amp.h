@@ -27,43 +27,43 @@
            return 0;
        }
 
-   Define AMP_IMPLEMENTATION in exactly one source file, best one of its own, compiled with -O2 or
-   more; all other files just #include "amp.h". 16-bit weights and gradients around an optimizer
-   of your own: >>steps. To test a change to amp.h: make test; tests/README.md.
+   Define AMP_IMPLEMENTATION in one source file, best one of its own, compiled with -O2 or more.
+   All other files just #include "amp.h". To test a change, run make test (tests/README.md).
 
-   CONTENTS (search for the words behind >>)
-
-       >>words    >>steps    >>numbers    vocabulary; one training step; rounding and bits
-       >>gpu                              CUDA: what runs where, and when
-       >>options  >>promises              macros; errors, memory, threads
+   CONTENTS  Search for the words behind >>.
+       >>words  >>steps  >>numbers  >>memory  >>errors  >>options  >>gpu  >>promises
        >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm;
                   optional: cuda, control, batches, ranks, sparse, report, storage,
                   capability, autocast, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
-       >>impl     the code, by the same names; instruction sets (tiers) last. AVX2's kernel is
-                  that of >>impl kernels: make tier TIER=avx2 prints it
+       >>impl     the code, by the same names; instruction sets (tiers) last. AVX2's product is
+                  in >>impl kernels; make tier TIER=avx2 WORD=sums prints it without macros
 
    WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 masters
-   with fp16 or bf16 copies; steps around your optimizer, and fused ones; clipping; bitwise save
-   and load; products of mixed types; autocast; reports. It runs on a CPU with nothing else and,
-   with amp_kernels.cu, on NVIDIA GPUs; steps have the same bits on both.
-
-   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and never
-   exits. It has three globals: the instruction set that it found (cpuid) and, in each thread, the
-   current autocast and the code of the last failed CUDA call.
+   with fp16 or bf16 copies; steps around your optimizer, or by AdamW, SGD or Lion; clipping;
+   save and load, bit for bit; products of mixed types; autocast; reports. It runs on CPUs and,
+   with amp_kernels.cu, on NVIDIA GPUs. WHAT IT DOES NOT: tensors, autograd, layers, data,
+   schedules. It never prints or exits. Its globals are the instruction set that it found and, in
+   each thread, the current autocast, the text of the last error and the last CUDA code.
 
    >>words
 
-       loss scale        factor on the loss, so that small gradients survive fp16
-       unscale           multiply gradients by 1 / loss scale, in fp32
-       found_inf         flag: a gradient was inf or NaN, so the step must be skipped
-       backoff, growth   the scale shrinks after found_inf, and grows after many good steps
-       master weights    the fp32 weights, which the optimizer changes
-       model weights     their copy (fp16, bf16), which forward and backward read
-       skipped step      weights, moments and step count stay, the scale backs off; no error
-       scope             code in which autocast is on or off, from amp_autocast_push to _pop
+       step             what follows backward: check the gradients, then change the weights (a
+                        step taken) or leave them (a skipped step). Products are no part of it
+       loss scale       factor on the loss, so that small gradients survive fp16. To unscale is
+                        to multiply gradients by its reciprocal, in fp32
+       found_inf        flag: a gradient was inf or NaN, so the step must be skipped
+       backoff, growth  the scale shrinks after found_inf, and grows after many good steps
+       master weights   the fp32 weights, which the optimizer changes
+       model weights    their copy (fp16, bf16), which forward and backward read
+       gate             what a check decided, for your kernels: skip or not, and 1 / loss scale
+       tier             the instruction set that functions on the CPU use: amp_cpu_tier()
+       policy           a table of ops and their types; an override is your exception to it
+       scope            the code from amp_autocast_push to _pop, where a policy holds. You need
+                        one only if amp.h shall choose types, and amp_session_start opens one.
+                        Calls that are given a type, such as amp_linear, need none
 
-   >>steps  One iteration, a step that is taken or skipped:
+   >>steps  One iteration, which ends with a step (3 to 5):
 
        1  loss = forward(model weights)
        2  backward(loss * loss scale)    gradients are scaled, of any type
@@ -71,8 +71,11 @@
        4  unscale     and clip; the optimizer changes the masters. Skipped after inf or NaN
        5  update      the loss scale moves; after a step that was taken, models are written
 
-   A gradient that is inf or NaN is no error. The step is skipped, status.did_step is 0, and
-   amp_optimizer_stats says where it was; status.stuck is 1 from 40 skips in a row on.
+   A gradient that is inf or NaN is no error. The step is skipped: weights, model copies, moments
+   and step count keep every bit, the scale backs off, status.did_step is 0. Gradients stay as
+   they are: set desc.zero_grad if backward adds to them. amp_optimizer_stats says which gradient
+   it was, and where. status.stuck is 1 from 40 skips in a row on. scaler.disabled turns skipping
+   off. Products check nothing: with neither a step nor amp_scaler, a NaN reaches the weights.
 
    Your own optimizer, after amp_optimizer_init, _add for each tensor, and _prepare. For bf16 set
    desc.dtype = AMP_BF16 and desc.scaler.preset = AMP_PRESET_NONE:
@@ -81,170 +84,142 @@
        if (amp_optimizer_begin_step(&opt))             all finite? then unscaled
            sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
        amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
-   To resume, prepare as before and call amp_optimizer_load_file (>>api state); for moments of your
-   own see the recipes. A loop that keeps its own memory needs amp_scaler_* alone: unscale
-   each gradient, step if found_inf is 0, update; amp_scaler is plain data, so save its bytes.
+   With desc.kind, amp_optimizer_step does the last three. A loop that owns all arrays calls
+   amp_scaler_unscale on each gradient, steps if found_inf is 0, and calls amp_scaler_update.
 
-   Two optimizers with one check: tensors with amp_tensor.own are stepped by your optimizer, such
-   as Muon for the matrices, and all others by desc.kind (AMP_KIND_ADAMW, _SGD or _LION):
-       amp_optimizer_set_lr(&opt, lr);                 of desc.kind
-       if (amp_optimizer_begin_step(&opt))             one norm, clip factor and skip for all
-           muon_step(w, amp_optimizer_grad(&opt, 0), n, rate); tensor 0 has own
-       amp_optimizer_end_step(&opt);                   steps the others; new scale, new copies
-   end_step reads the gradients of the others again: do not write to them before it
-   (examples/pitfalls.c). desc.zero_grad clears all at the right time. Tensors with own are stored
-   in fp32, whatever storage says, without moments in amp.h. AMP_ERROR_BAD_STATE: no learning
-   rate. AMP_ERROR_UNSUPPORTED: amp_optimizer_step; own with rows.
+   bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE has a scale of 1 and still
+   skips. AMP_PRESET_DEFAULT starts at 65536 in every dtype, and a step is AMP_ERROR_BAD_STATE
+   until you have called amp_optimizer_loss_scale, _loss_scale_ptr or _scaler.
 
-   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1 (torch's formula).
-   norm is that of all unscaled gradients together. A skipped step clips nothing; its norm is
-   that of the finite elements. Bias correction counts status.steps, the steps taken, and a
-   schedule should, too. Save and evaluate the masters; for 16-bit inference save the copies, too.
+   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1, as torch does.
+   norm is that of all unscaled gradients together. A skipped step clips nothing; its status.norm
+   is that of the finite elements. status.steps counts the steps taken: use it for Adam's t.
 
-   bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE still skips a step whose
-   gradients are not finite; scaler.disabled does not. With neither, the scale starts at 65536 in
-   every dtype, and steps are AMP_ERROR_BAD_STATE until you have called _loss_scale (or _ptr).
+   To resume, prepare as before and call amp_optimizer_load_file: the run goes on with the same
+   bits. The file has masters, scale, step count and the moments of desc.kind. Moments of your
+   own are in it if you add them as tensors with frozen and keep_fp32 (examples/README.md). Save
+   your data's order yourself and, for inference in 16 bits, the copies: amp_optimizer_model.
 
-   Recipes: examples/README.md, with lines to copy in examples/recipes.c.
+   Two optimizers can share check, norm and skip, such as Muon and AdamW (examples/muon.c). Yours
+   steps the tensors with amp_tensor.own, after begin_step. end_step steps the others by
+   desc.kind and amp_optimizer_set_lr (else AMP_ERROR_BAD_STATE): leave their gradients unchanged
+   until it returns. Tensors with own are stored in fp32; own with rows is AMP_ERROR_UNSUPPORTED.
 
-   >>numbers
-
-       fp32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm    largest 3.4e38, least 1.4e-45
-       fp16   s eeeee mmmmmmmmmm                    largest 65504,  least 6.0e-8
-       bf16   s eeeeeeee mmmmmmm                    largest 3.4e38, least 9.2e-41
-
-   Conversions round to nearest, ties to even. Overflow gives inf; subnormals are kept. A NaN
-   becomes quiet and keeps the top bits of its payload, as in the F16C instructions (bf16 to fp32
-   only appends zero bits). -Ofast, flush-to-zero and the rounding mode change no bit.
+   >>numbers  fp16 has 5 bits of exponent and 10 of fraction: largest 65504, least 6.0e-8. bf16
+   has 8 and 7: largest 3.4e38, as in fp32, least 9.2e-41. Conversions round to nearest, ties to
+   even. Overflow gives inf; subnormals are kept. A NaN becomes quiet and keeps the top bits of
+   its payload, as in the F16C instructions (bf16 to fp32 only appends zero bits). -Ofast,
+   flush-to-zero and the rounding mode change no bit.
 
    A step rounds each product and each sum by itself, and sums the norm in one fixed order. While
    amp.h computes, rounding is to nearest, subnormals count and floating-point traps are masked;
    your settings are restored on return (x86 with SSE, AArch64, ARM from version 7 on by gcc and
    clang, x86-64 by MSVC). On 32-bit x86, returning a float from a function quiets a signaling
-   NaN; without -mfpmath=sse only array casts and checks are exact. clang offers no protection
-   from -Ofast on 32-bit ARM; neither does clang 14 on AArch64, where it warns.
+   NaN; without -mfpmath=sse only array casts and checks are exact. clang on 32-bit ARM, and
+   clang 14 on AArch64, offer no protection from -Ofast.
 
-   Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
-   round once per k (an FMA) and have one set of bits; plain C rounds product and sum. In these
-   four a row of C has the same bits for any m and at any place (except sign and payload of a NaN,
-   and with AMP_CBLAS). Three tiers have bits of their own: AVX512_BF16 for all m; AMX and BFMMLA
-   from m and n of 2 and m n k of 2^15 on, where a row changes its bits. Where machines must agree,
-   call amp_cpu_force_tier("avx512"), or "neon", on those that have one of the three. In a scope of
-   fp16 without an override only AMX rounds, from m and n of 17 and m n k of 2^17 on. In all three
-   bf16 subnormals and sums below 2^-126 count as 0. tests/support/tiles.h defines their bits:
-       AMX (Linux)      A and B of 16 bits. An fp16 number is split into two bf16 numbers, exactly,
-           but an infinity may give NaN where A or B is not bf16, and B' A' has other bits than A B.
-           amp_gemm_args.tf32 splits fp32, too (16 bits; 8 below 2^-118).
-       AVX512_BF16 (AMD)    A and B of bf16. The definition was compared with Intel's processors
-           and with Zen 4.
-       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16. The definition was compared with qemu;
-           no hardware has run it.
+   Matrix products on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON round
+   once per k (an FMA) and have one set of bits; plain C rounds product and sum. In these four a
+   row of C has the same bits for any m and at any place (except sign and payload of a NaN, and
+   with AMP_CBLAS). Three tiers have other bits for 16-bit A and B (tests/support/tiles.h), and
+   take bf16 subnormals and sums below 2^-126 for 0. Where machines must agree, call
+   amp_cpu_force_tier("avx512"), or "neon", on those that have one of the three:
+       AMX           fp16 and bf16, if m >= 2, n >= 2, m n k >= 2^15: a row's bits depend on m.
+                     An fp16 inf may give NaN, and B' A' has other bits than A B
+       BFMMLA        bf16, from the same sizes on; AArch64 with FEAT_BF16, run in qemu alone
+       AVX512_BF16   bf16, for all m; by default only on AMD
 
-   What is reproducible, and which tests show it. Steps here are all except products: casts,
-   checks, norm, clip factor, scale, optimizers.
-       the same run again: the same bits in steps, and in products on a CPU for any flags, threads
-           and alignment; on a GPU what cuBLAS promises for a version, GPU, stream (test_bits.c)
-       another build or machine: the same bits in steps for any compiler, flags, instruction set,
-           byte order, grid, on CPU and GPU, in graphs. Exception: sign and payload of a NaN from
-           an infinite weight or moment, or of one that scaler.disabled let pass. Products agree,
-           except for any NaN's sign and payload, within each of AVX2 to NEON, AMX, AVX512_BF16,
-           BFMMLA and plain C, but not across them; on a GPU they do not (bits.sh; test_gemm.c:
-           bits_*; test_cuda.cpp: own_steps, grids; gpu.sh on a device; tests/vectors)
-       loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
-           trainer.sh; ranks.sh: kills)
-       any number of ranks: with examples/ddp/zero.h; gradients that you sum over ranks, and a norm
-           that reduce_fn sums, have the bits of your order (test_zero.c: same_bits; ranks.sh)
+   What is reproducible, and which tests show it:
+       steps, with their checks and casts: the same bits for any compiler, flags, instruction
+           set, byte order, threads, alignment, on CPU and GPU, in graphs. Exception: sign and
+           payload of a NaN from an infinite weight or moment, or of one that scaler.disabled let
+           pass (test_bits.c; bits.sh; test_cuda.cpp: own_steps, grids; gpu.sh on a device)
+       products on a CPU: the same for any flags, threads and alignment, and on machines of one
+           set of bits, but for any NaN's sign and payload (test_gemm.c: bits_*). On a GPU: what
+           cuBLAS promises for a version, GPU and stream
+       a run loaded at any step: the bits of one that never stopped (test_state.c: resume_*,
+           killed; trainer.sh; ranks.sh: kills)
+       any number of ranks: with examples/ddp/zero.h. Gradients that you sum over ranks, or a
+           norm in reduce_fn, have the bits of your order (test_zero.c: same_bits; ranks.sh)
 
-   >>gpu
+   >>memory  Steps, casts and amp_scaler_* allocate nothing. These calls allocate by
+   desc.allocator: prepare; add and add_flat beyond AMP_INLINE_TENSORS (32) tensors;
+   amp_session_start; save and load, which free it on return. Device memory is cudaMalloc's.
+   Products of m n k above 2^22 call malloc, and free it, unless backend.workspace has
+   amp_gemm_workspace bytes; amp_linear and amp_matmul take none. Pointers may be unaligned; n
+   may be odd, 0 (then the pointer may be NULL) or above 2^31. Names must outlive the object.
 
-   Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
-   -lcublas -lcublasLt (with gcc also -lcudart -lstdc++). Make a backend of your stream, set
-   desc.backend to it, and pass device memory to the functions of amp_optimizer and amp_gemm:
-       amp_cuda_backend(&gpu, stream, cublas_handle); desc.backend = &gpu;
-   amp_cast and two of amp_scaler_* have twins, amp_cuda_*. A fused step is two launches.
-   Experimental: no GPU has run it yet. An emulator shows the bits; costs are counts of
-   instructions, loads and bytes. tests/README.md says what is left to a GPU.
+   Bytes a parameter with AdamW: weight, gradient, moments and what prepare adds. Activations
+   that you store in 16 bits take half; >>api storage has smaller masters and moments:
+       your loop in fp32           4+4+8   = 16    amp.h's AdamW, fp32 gradients     4+4+10 = 18
+       your AdamW, fp32 gradients  4+4+8+6 = 22    the same, 16-bit gradients        4+2+10 = 16
+       the same, unscale_in_place  4+4+8+2 = 18    dtype AMP_F32, moments of 8 bits  4+4+2  = 10
+       the same, 16-bit gradients  4+2+8+6 = 20
 
-   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
-   loss there, too (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel), and the host
-   never waits. A CUDA graph can hold a step: capture amp_optimizer_step_graph, and call
-   amp_optimizer_set_lr before each replay.
+   >>errors  Functions that can fail return amp_result; AMP_OK is 0. amp_problem() then says what
+   was wrong: which field, its value and bounds; which tensor; what call is missing. It keeps
+   this thread's last error; success need not clear it. If begin_step fails, end_step says so.
 
-   Your own optimizer kernel learns of a skip in one of three ways:
-       read-back      begin_step and end_step as on a CPU; the host waits once. With a scaler
-                      alone (cublasSaxpy): unscale, cudaMemcpy found_inf, step if it is 0, update
-       gate           amp_optimizer_check, your kernel, end_step. The kernel begins with
-                      if (gate->skip) return; where gate is that of amp_optimizer_gate
-       graph node     a conditional node around launches that you cannot change: CUDA's own,
-                      12.4, in examples/step_cuda.cu
-   amp.h's functions run on the host. Kernels use __half and __nv_bfloat16, with the same bits.
+   Zero a desc or tensor, then set what you need: 0 is the default. A negative weight_decay,
+   lr_scale, beta1 or beta2 is exactly 0; any other negative number is refused, and so is NaN.
 
-   Work is queued on the backend's stream. If backward or a collective runs on another one, the
-   backend's must wait for it before the step, and it for the backend's before it reads models:
-       cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
-   With several GPUs, the stream's device must be current in every call. Ranks: >>api ranks.
+   A call that returns an error has changed nothing, with these exceptions. If a backend fails in
+   a step, a load, a rebind or set_moments (the CPU never does), or if reduce_fn fails, load a
+   saved state before you go on. If a backend fails in prepare, models may have been written.
+   After a second begin_step, end_step completes the step, then returns the error. A refused init
+   (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry. A refused add
+   is remembered: prepare returns its error until free. So a check of prepare checks all adds.
+
+   The first step is AMP_ERROR_BAD_STATE if the loss was not scaled, or if a tensor has neither
+   grad nor frozen (rebind may give grad later). No call can refuse some mistakes, which you find
+   in status.stuck, .missed_updates and .f16_overflows, and by amp_session_check.
+
+   Threads: no object has a lock, so one thread at a time may use it. Different objects may be
+   used from different threads, unless they share a scaler. Where the compiler has no
+   thread-local storage, amp_problem() is one for all threads, and there is no current autocast.
 
    >>options  Macros, and where each must be defined. "With it": where AMP_IMPLEMENTATION is.
+       AMP_IMPLEMENTATION  in one file: compiles the functions there
+       AMP_STATIC          with it: functions and current autocast are private to that file
+       AMP_CBLAS           with it, after your <cblas.h>: amp_gemm multiplies fp32 by cblas_sgemm
+                           unless it is thin or tiny; on Apple also in a scope: >>api autocast
+       AMP_CBLAS_DROP_IN   also where you call it, after your <cblas.h>: >>api cblas
+       AMP_CUBLAS          or AMP_CUBLAS_DROP_IN: likewise, after <cublas_v2.h>: >>api sgemm
+       -O2                 with it: clang -O0 makes fp32 40 to 80 times slower. gcc needs none
+       AMP_DEBUG           with it: gcc -O0 leaves amp.h to a debugger (fp32 25 times slower),
+                           gcc -O0 -fsanitize=undefined compiles it in seconds, not minutes
+       -fopenmp            with it: threads share the work on large arrays. A child of fork
+                           then hangs in libgomp, unless it calls omp_set_num_threads(1) first
+       AMP_NO_AUTOCAST     everywhere: without autocast and session
+       AMP_FILE            with it, if amp.h, which includes itself, was renamed: "its_name.h"
+       AMP_NO_VECTORS      with it: plain C alone; several times slower
+       AMP_NO_STDLIB       with it: no malloc, files, environment; each desc needs an allocator
+       AMP_DEF             everywhere: linkage, such as __declspec(dllexport); default extern
+       -lm                 compilers other than gcc and clang may need it, for a square root
 
-       AMP_IMPLEMENTATION   in one file: compiles the functions there
-       AMP_STATIC           with it: functions and current autocast are private to that file
-       AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32 matrices with
-                            cblas_sgemm unless they are thin or tiny, and on Apple (Accelerate)
-                            also in a scope: >>api autocast
-       AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
-                            >>api cblas
-       AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
-       -O2                  with it, no macro: clang -O0 makes fp32 40 to 80 times slower; gcc
-                            compiles amp.h as by -O2, whatever -O is
-       AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 25 times slower), and
-                            gcc -O0 -fsanitize=undefined compiles it in seconds, not minutes
-       -fopenmp             with it, no macro: threads share the work on large arrays. Behind a
-                            fork the child hangs in libgomp where the parent has used threads: it
-                            calls omp_set_num_threads(1) first, or fork comes before the products
-       AMP_NO_AUTOCAST      everywhere: without autocast and session
-       AMP_FILE             with it, if this file has another name: that name, in quotes. The file
-                            includes itself for each set of vector instructions
-       AMP_NO_VECTORS       with it: plain C alone; several times slower
-       AMP_NO_STDLIB        with it: no malloc, files, environment; each desc needs an allocator
-       AMP_DEF              everywhere: the linkage of the functions, such as
-                            __declspec(dllexport); default extern (amp_kernels.cu's are extern)
-       AMP_KERNELS          in amp_kernels.cu and tests only
-       -lm                  compilers other than gcc and clang may need it, for a square root
+   >>gpu  Experimental: no GPU has run it. An emulator shows its bits; nobody measured its speed.
+   Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
+   -lcublas -lcublasLt (with gcc also -lcudart -lstdc++). Make a backend of your stream and pass
+   device memory to amp_optimizer, amp_gemm and amp_cuda_*. amp.h's functions run on the host:
+       amp_cuda_backend(&gpu, stream, cublas_handle); desc.backend = &gpu;
+   The host never waits if you scale the loss by amp_cuda_scale_loss (or read *loss_scale_ptr in
+   your kernel) and call amp_optimizer_step: loss scale, learning rate, step count and the
+   decision to skip stay in device memory. A CUDA graph captures amp_optimizer_step_graph; call
+   amp_optimizer_set_lr before each replay. A kernel of your own learns of a skip by
+       gate         amp_optimizer_check, your kernel, end_step: nothing waits. The kernel begins
+                    with if (gate->skip) return; where gate is that of amp_optimizer_gate
+       graph node   CUDA 12.4's conditional node around launches: examples/step_cuda.cu
+       read-back    begin_step and end_step as on a CPU; the host waits once
+   Work is queued on the backend's stream. If backward runs on another one, make the backend's
+   stream wait for it before the step, and make it wait for the backend's before it reads model
+   copies (cudaStreamWaitEvent). With several GPUs the stream's device must be current.
 
-   >>promises
-
-   Errors   Functions that can fail return amp_result; AMP_OK is 0. A call that returns an error
-            has changed nothing, with these exceptions. If a backend fails in a step, a load, a
-            rebind or set_moments (the CPU never does), or if reduce_fn fails, load a saved state
-            before you go on. If a backend fails in prepare, models may have been written. After a
-            second begin_step, end_step completes the step, then returns the error. A refused init
-            (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry.
-   Silence  A step of tensors without any gradient is an error. Mistakes that no call can refuse:
-            status.stuck and .missed_updates, and what amp_session_check finds.
-   Memory   Steps, casts and amp_scaler_* allocate nothing. These do: add and add_flat beyond
-            AMP_INLINE_TENSORS (32) tensors, prepare, amp_session_start, save and load (freed on
-            return); and products of m n k above 2^22 without a workspace, by malloc
-            (amp_gemm_workspace). All but that and device memory comes from desc.allocator.
-   Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
-            fp32, your own loop                  4 + 4 + 8        16
-            your AdamW, fp32 gradients           4 + 4 + 8 + 6    22
-            the same, unscale_in_place           4 + 4 + 8 + 2    18
-            your AdamW, 16-bit gradients         4 + 2 + 8 + 6    20
-            amp_optimizer_step, fp32 gradients   4 + 4 + 10       18
-            the same, 16-bit gradients           4 + 2 + 10       16
-            dtype AMP_F32, moments of 8 bits     4 + 4 + 2        10
-            Mixed precision needs more memory for these, unless >>api storage stores moments or
-            masters in low precision. Activations in 16 bits need half of theirs.
-   Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or above 2^31. Names
-            are stored as pointers: they must outlive the object.
-   Threads  No object locks itself: one thread at a time may use an object. Different objects may
-            be used from different threads, unless they share a scaler.
-   Versions From 1.0 on, a name above "Stop here" keeps its meaning, a preset its rules, a step
-            its bits, AMP_PROBLEM_SIZE its 200. Every 1.x reads the state files that an earlier 1.x
-            has saved (format version 1), and the bytes of its amp_scaler and amp_gate, whose sizes
-            and offsets stay. Sizes of other structs may change with any release: compile all units
-            that share an object with one header. Experimental until a GPU has run them:
-            amp_kernels.cu, amp_cuda_* and what cuBLAS sums. */
+   >>promises  Every 1.x keeps all names of part 1, which ends at >>core, and what they mean; the
+   rules of the presets; the bits of steps. Every 1.x reads what an earlier one saved: state
+   files (format 1), the bytes of amp_scaler and amp_gate. Not promised: CUDA's names
+   (amp_cuda_*, amp_sgemm*), until GPUs have run them; private members; texts; the bits of
+   products. A 1.x may add functions, and values and members at the end of enums and of other
+   structs, where 0 is as before: compile all units with one header. Only 2.0 may break this. */
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 9

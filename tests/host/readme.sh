@@ -255,7 +255,7 @@ done > "$out/log"
 check 'every file that tests/README.md and examples/README.md name is there' $?
 
 # The contract of determinism names files and tests: (FILE: TEST, TEST; FILE). A star ends what begins so.
-sed -n '/What is reproducible/,/>>gpu/p' amp.h | tr -s '\n ' ' ' | grep -oE '\([^()]*\.(sh|c|cpp)[^()]*\)' |
+sed -n '/What is reproducible/,/>>memory/p' amp.h | tr -s '\n ' ' ' | grep -oE '\([^()]*\.(sh|c|cpp)[^()]*\)' |
     sed 's/ to /, /g; s/ on a device//' | tr -d '() ' | tr ';' '\n' > "$out/shown"
 while IFS=: read -r file names; do
     file=$(find tests -name "${file##*/}")

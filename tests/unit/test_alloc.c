@@ -723,7 +723,7 @@ TEST(backend_without_memory, "manual: alloc_fn and free_fn may both be NULL: the
 
 /* ------------------------------------------------------------------- the manual's table of bytes */
 
-TEST(bytes_a_parameter, "manual, >>promises: what prepare adds, in bytes a parameter, to weights and gradients of the "
+TEST(bytes_a_parameter, "manual, >>memory: what prepare adds, in bytes a parameter, to weights and gradients of the "
                         "caller's") {
     enum { MANY = 1 << 18 };
     static float w[MANY], g[MANY];
