@@ -218,8 +218,8 @@
    rules of the presets; the bits of steps. Every 1.x reads what an earlier one saved: state
    files (format 1), the bytes of amp_scaler and amp_gate. Not promised: CUDA's names
    (amp_cuda_*, amp_sgemm*), until GPUs have run them; private members; texts; the bits of
-   products. A 1.x may add functions, and values and members at the end of enums and of other
-   structs, where 0 is as before: compile all units with one header. Only 2.0 may break this. */
+   products. A 1.x may add functions, values at the end of enums, and members at the end of other
+   structs (0 is as before): compile all units with one header. Only 2.0 may break this. */
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 9
