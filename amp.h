@@ -157,8 +157,8 @@
        the same, 16-bit gradients  4+2+8+6 = 20
 
    >>errors  Functions that can fail return amp_result; AMP_OK is 0. amp_problem() then says what
-   was wrong: which field, its value and bounds; which tensor; what call is missing. It keeps
-   this thread's last error; success need not clear it. If begin_step fails, end_step says so.
+   was wrong: field, value, bounds; tensor; missing call. It keeps this thread's last error;
+   success need not clear it. amp_cuda_* have amp_cuda_code. end_step returns begin_step's error.
 
    Zero a desc or tensor, then set what you need: 0 is the default. A negative weight_decay,
    lr_scale, beta1 or beta2 is exactly 0; any other negative number is refused, and so is NaN.
