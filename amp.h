@@ -1316,7 +1316,8 @@ AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
    backends.
 
    A tier is an instruction set that has vectors. The file includes itself twice for each
-   (AMP_FILE, in >>impl processors), and AMPI_PASS says what an inclusion is for:
+   (AMP_FILE, in >>impl processors), as stb_image_resize2.h does for its coders, and AMPI_PASS
+   says what an inclusion is for:
        AMPI_PASS_PLAIN     your own #include: everything except >>impl vectors, in plain C
        AMPI_PASS_VECTORS   a tier's first: >>impl vectors
        AMPI_PASS_LOOPS     its second: >>core formulas, >>impl loops, products and kernels
@@ -1430,7 +1431,6 @@ AMPI_OPTIMIZE_BEGIN
 /* Arrays and files hold numbers of these sizes; kernels and graphs rely on the structs'. */
 AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
 AMPI_STATIC_ASSERT(ampi_constants_are_double_so_no_fsingle_precision_constant, sizeof(1.0) == 8);
-AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
 /* Formats: every 1.x has these sizes and offsets. New members take reserved bytes. */
 #define AMPI_OFFSET(type, member, at) \
     AMPI_STATIC_ASSERT(ampi_##member##_stays_where_it_is, offsetof(type, member) == at)
@@ -1622,13 +1622,8 @@ AMPI_STRICT_BEGIN
 #define AMPI_PIN(x) ((void)0)
 #endif
 
-/* An operation on a type: a float, a double or a SIMD vector of floats. */
-#define AMPI_OPERATION(FN, V, name, op)                                                        \
-    FN V name(V a, V b) {                                                                      \
-        V r = a op b;                                                                          \
-        AMPI_PIN(r);                                                                           \
-        return r;                                                                              \
-    }
+/* Returns an operation's value, which is of type V: a float, a double or a vector of floats. */
+#define AMPI_RETURN(V, value) do { V r = value; AMPI_PIN(r); return r; } while (0)
 
 /* A function of one instruction: parameters, text, constraint of the result, operands. */
 #define AMPI_INSTRUCTION(FN, V, name, parameters, text, out, ...)                              \
@@ -1654,14 +1649,14 @@ AMPI_PTX(double, ampi_div64, "div.rn.f64", "d")
 #else
 AMPI_FN double ampi_double(float a) { return (double)a; }
 AMPI_FN float  ampi_single(double a) { return (float)a; }
-AMPI_OPERATION(AMPI_FN, float, ampi_add, +)
-AMPI_OPERATION(AMPI_FN, float, ampi_sub, -)
-AMPI_OPERATION(AMPI_FN, float, ampi_mul, *)
-AMPI_OPERATION(AMPI_FN, float, ampi_div, /)
-AMPI_OPERATION(AMPI_FN, double, ampi_add64, +)
-AMPI_OPERATION(AMPI_FN, double, ampi_sub64, -)
-AMPI_OPERATION(AMPI_FN, double, ampi_mul64, *)
-AMPI_OPERATION(AMPI_FN, double, ampi_div64, /)
+AMPI_FN float ampi_add(float a, float b) { AMPI_RETURN(float, a + b); }
+AMPI_FN float ampi_sub(float a, float b) { AMPI_RETURN(float, a - b); }
+AMPI_FN float ampi_mul(float a, float b) { AMPI_RETURN(float, a * b); }
+AMPI_FN float ampi_div(float a, float b) { AMPI_RETURN(float, a / b); }
+AMPI_FN double ampi_add64(double a, double b) { AMPI_RETURN(double, a + b); }
+AMPI_FN double ampi_sub64(double a, double b) { AMPI_RETURN(double, a - b); }
+AMPI_FN double ampi_mul64(double a, double b) { AMPI_RETURN(double, a * b); }
+AMPI_FN double ampi_div64(double a, double b) { AMPI_RETURN(double, a / b); }
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
 AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "sqrtss {%1, %0|%0, %1}", "=x", "x"(a))
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "sqrtsd {%1, %0|%0, %1}", "=x", "x"(a))
@@ -2653,6 +2648,8 @@ AMPI_FN void ampi_split_one(void *model, const ampi_stored *master, const void *
 AMPI_STRICT_END
 AMPI_OPTIMIZE_END
 AMPI_MACROS_END
+/* ctags would read the lines above and extern "C" as one statement, but for this one. */
+AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
 
 #endif
 
@@ -2953,7 +2950,7 @@ static void ampi_print_list(ampi_text *t, const char *format, va_list list) {
     }
 }
 
-AMPI_HOST AMPI_PRINTS(2) void ampi_print(ampi_text *t, const char *format, ...) {
+AMPI_HOST void AMPI_PRINTS(2) ampi_print(ampi_text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
     ampi_print_list(t, format, list);
@@ -9083,8 +9080,8 @@ AMPI_HOST ampi_f32x4 ampi_few_x4(const void *base, size_t n) {
 }
 #define AMPI_W 1
 #endif
-AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_add_x4, +)
-AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_mul_x4, *)
+AMPI_HOST ampi_f32x4 ampi_add_x4(ampi_f32x4 a, ampi_f32x4 b) { AMPI_RETURN(ampi_f32x4, a + b); }
+AMPI_HOST ampi_f32x4 ampi_mul_x4(ampi_f32x4 a, ampi_f32x4 b) { AMPI_RETURN(ampi_f32x4, a * b); }
 AMPI_HOST ampi_f32x4 ampi_get_x4(const void *base, size_t i) {
     ampi_f32x4 x;
     memcpy(&x, (const char *)base + 4 * i, sizeof x);
@@ -9489,10 +9486,10 @@ AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, 
 /* All tiers have these. */
 AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
 
-AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(add), +)
-AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(sub), -)
-AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(mul), *)
-AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(div), /)
+AMPI_HERE AMPI_V AMPI_(add)(AMPI_V a, AMPI_V b) { AMPI_RETURN(AMPI_V, a + b); }
+AMPI_HERE AMPI_V AMPI_(sub)(AMPI_V a, AMPI_V b) { AMPI_RETURN(AMPI_V, a - b); }
+AMPI_HERE AMPI_V AMPI_(mul)(AMPI_V a, AMPI_V b) { AMPI_RETURN(AMPI_V, a * b); }
+AMPI_HERE AMPI_V AMPI_(div)(AMPI_V a, AMPI_V b) { AMPI_RETURN(AMPI_V, a / b); }
 
 AMPI_HERE AMPI_V AMPI_(splat)(float x) {
     const AMPI_V zero = {0};
