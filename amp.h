@@ -1633,26 +1633,13 @@ AMPI_STRICT_BEGIN
         return r;                                                                              \
     }
 
-#if defined(__CUDA_ARCH__)
-#define AMPI_PTX(V, name, ptx, reg)                                                            \
-    AMPI_INSTRUCTION(AMPI_FN, V, name, (V a, V b), ptx " %0, %1, %2;", "=" reg, reg(a), reg(b))
-AMPI_INSTRUCTION(AMPI_FN, double, ampi_double, (float a), "cvt.f64.f32 %0, %1;", "=d", "f"(a))
-AMPI_INSTRUCTION(AMPI_FN, float, ampi_single, (double a), "cvt.rn.f32.f64 %0, %1;", "=f", "d"(a))
-AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "sqrt.rn.f64 %0, %1;", "=d", "d"(a))
-AMPI_PTX(float, ampi_add, "add.rn.f32", "f")
-AMPI_PTX(float, ampi_sub, "sub.rn.f32", "f")
-AMPI_PTX(float, ampi_mul, "mul.rn.f32", "f")
-AMPI_PTX(double, ampi_add64, "add.rn.f64", "d")
-AMPI_PTX(double, ampi_sub64, "sub.rn.f64", "d")
-AMPI_PTX(double, ampi_mul64, "mul.rn.f64", "d")
-AMPI_PTX(double, ampi_div64, "div.rn.f64", "d")
-#else
+#if !defined(__CUDA_ARCH__)
 AMPI_FN double ampi_double(float a) { return (double)a; }
 AMPI_FN float  ampi_single(double a) { return (float)a; }
-AMPI_FN float ampi_add(float a, float b) { AMPI_RETURN(float, a + b); }
-AMPI_FN float ampi_sub(float a, float b) { AMPI_RETURN(float, a - b); }
-AMPI_FN float ampi_mul(float a, float b) { AMPI_RETURN(float, a * b); }
-AMPI_FN float ampi_div(float a, float b) { AMPI_RETURN(float, a / b); }
+AMPI_FN float  ampi_add(float a, float b) { AMPI_RETURN(float, a + b); }
+AMPI_FN float  ampi_sub(float a, float b) { AMPI_RETURN(float, a - b); }
+AMPI_FN float  ampi_mul(float a, float b) { AMPI_RETURN(float, a * b); }
+AMPI_FN float  ampi_div(float a, float b) { AMPI_RETURN(float, a / b); }
 AMPI_FN double ampi_add64(double a, double b) { AMPI_RETURN(double, a + b); }
 AMPI_FN double ampi_sub64(double a, double b) { AMPI_RETURN(double, a - b); }
 AMPI_FN double ampi_mul64(double a, double b) { AMPI_RETURN(double, a * b); }
@@ -1672,6 +1659,19 @@ AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "fsqrt", "=t", "0"(a)
 AMPI_FN float  ampi_sqrt(float a) { return sqrtf(a); }
 AMPI_FN double ampi_sqrt64(double a) { return sqrt(a); }
 #endif
+#else
+#define AMPI_PTX(V, name, ptx, reg)                                                            \
+    AMPI_INSTRUCTION(AMPI_FN, V, name, (V a, V b), ptx " %0, %1, %2;", "=" reg, reg(a), reg(b))
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_double, (float a), "cvt.f64.f32 %0, %1;", "=d", "f"(a))
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_single, (double a), "cvt.rn.f32.f64 %0, %1;", "=f", "d"(a))
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "sqrt.rn.f64 %0, %1;", "=d", "d"(a))
+AMPI_PTX(float, ampi_add, "add.rn.f32", "f")
+AMPI_PTX(float, ampi_sub, "sub.rn.f32", "f")
+AMPI_PTX(float, ampi_mul, "mul.rn.f32", "f")
+AMPI_PTX(double, ampi_add64, "add.rn.f64", "d")
+AMPI_PTX(double, ampi_sub64, "sub.rn.f64", "d")
+AMPI_PTX(double, ampi_mul64, "mul.rn.f64", "d")
+AMPI_PTX(double, ampi_div64, "div.rn.f64", "d")
 #endif
 
 AMPI_FN float ampi_f32_from_bits(uint32_t u) {
@@ -2950,7 +2950,7 @@ static void ampi_print_list(ampi_text *t, const char *format, va_list list) {
     }
 }
 
-AMPI_HOST void AMPI_PRINTS(2) ampi_print(ampi_text *t, const char *format, ...) {
+AMPI_PRINTS(2) AMPI_HOST void ampi_print(ampi_text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
     ampi_print_list(t, format, list);
@@ -2958,7 +2958,7 @@ AMPI_HOST void AMPI_PRINTS(2) ampi_print(ampi_text *t, const char *format, ...) 
 }
 
 /* Appends to an error message of AMP_PROBLEM_SIZE bytes; NULL: there is none. */
-static AMPI_PRINTS(2) void ampi_tell(char *problem, const char *format, ...) {
+AMPI_PRINTS(2) static void ampi_tell(char *problem, const char *format, ...) {
     ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0};
     va_list   list;
     if (!problem) return;

@@ -138,7 +138,7 @@ $(BUILD)/tests/cblas.log: tests/unit/test_cblas.c tests/host/cblas_trainer.c
 $(BUILD)/tests/platforms.log: tests/host/platforms.sh $(SUPPORT) $(TESTS:%=tests/unit/test_%.c) $(wildcard tests/host/compile/msvc/*)
 	@$(call SCRIPT,$< $(OUT) $(TESTS))
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(HEADERS)
-$(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig \
+$(BUILD)/tests/self.log: $(wildcard .github/*.md .github/*/*.yml .editorconfig .clangd .ctags.d/* \
                         tests/*.sh tests/*/*.sh tests/*/*.awk tests/gpu/emu/*.sh tests/faults/planted/*) \
                         $(TESTS:%=tests/unit/test_%.c) tests/support/test.h tests/bench/peers.py tests/bench/trainers.sh $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vector_files.log: $(wildcard tests/vectors/* tests/vectors/state/*)

@@ -214,7 +214,7 @@ looks() { # looks FILE...: lines with a tab in the indent, a blank at the end or
     tail -qc 1 "$@" | tr -d '\n'
 }
 printf ' \tx\ny \nz' > "$out/looks"
-[ -s amp.h ] && looks $(find .ci .github .editorconfig amp* README.md examples tests \( -name '*.gz' -o -name '*.state' -o \
+[ -s amp.h ] && looks $(find .ci .clangd .ctags.d .github .editorconfig amp* README.md examples tests \( -name '*.gz' -o -name '*.state' -o \
     -name '*.pyc' -o -name '*.mk' \) -prune -o -type f -print) > "$out/log" && [ ! -s "$out/log" ] &&
     [ "$(looks "$out/looks" | tr '\n' ' ')" = "$out/looks:1 $out/looks:2 z" ]
 check 'all files look as .editorconfig says, and one that does not is told' $?

@@ -483,6 +483,40 @@ case $(ctags --version 2>&1) in
 *) skip 'the first floor names no function of the second' 'no Universal or Exuberant Ctags' ;;
 esac
 
+# Editors find each function that a debugger shows, those of a tier by their first name.
+first_names() { sed -E 's/[.].*//; s/AMPI_\((.*)\)/ampi_\1/; s/_(x4|avx2|avx512|pairs|neon|mmla)$//' | sort -u; }
+ctags_lists() { ctags "$@" -x amp.h 2> /dev/null | awk '$2 == "function" {if ($1 == "AMPI_") {match($0, /AMPI_\([^)]*\)/); $1 = substr($0, RSTART, RLENGTH)} print $1}'; }
+tree_sitter_lists() {
+    python3 - <<'END'
+import re, tree_sitter, tree_sitter_c
+nodes = [tree_sitter.Parser(tree_sitter.Language(tree_sitter_c.language())).parse(open("amp.h", "rb").read()).root_node]
+for node in nodes:
+    nodes += node.children
+    if node.type == "function_definition":
+        print(re.match(rb"[* ]*((AMPI_\(\w+\)|\w+)?)", node.child_by_field_name("declarator").text).group(1).decode())
+END
+}
+finds_all() { # COMMAND: the functions that it prints are all that nm shows
+    nm "$out/only.o" | awk '$2 ~ /^[tT]$/ {sub(/^_/, "", $3); print $3}' | first_names > "$out/shown"
+    "$@" | first_names > "$out/listed"
+    [ "$(grep -c '^ampi*_' "$out/shown")" -gt 200 ] && ! comm -23 "$out/shown" "$out/listed" | grep '^ampi*_'
+}
+if have nm; then
+    object "$CC -std=c99 -O0" "$out/only.c" only.o
+    case $(ctags --version 2>&1) in
+    *Universal*)
+        silent 'ctags lists each function' finds_all ctags_lists --options=NONE
+        ctags -x amp.h > "$out/log" && grep -q '^ampi_fma  *function' "$out/log" && ! grep '^AMPI_  *function' "$out/log"
+        check '.ctags.d: ctags lists those of tiers by their name' $? ;;
+    *) skip 'ctags lists each function' 'no Universal Ctags' ;;
+    esac
+    if python3 -c 'import tree_sitter, tree_sitter_c' 2> /dev/null; then
+        silent 'tree-sitter lists each function' finds_all tree_sitter_lists
+    else
+        skip 'tree-sitter lists each function' 'not found (pip install tree-sitter tree-sitter-c)'
+    fi
+fi
+
 # Law 25: behind macros of other headers, and behind <windows.h> where MinGW is.
 for language in "$CC -std=c99 -x c" "$CXX -std=c++11 -x c++"; do
     silent "law 25: behind a hundred macros of other headers: ${language##* }" $language -O0 -DAMP_DEBUG -w -fsyntax-only -I. $here/neighbours.c

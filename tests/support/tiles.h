@@ -330,8 +330,8 @@ TILES_FN tiles_shorts ampi_nearest_pairs(tiles_floats x) { /* VCVTNEPS2BF16 */
    or is infinite. Then odd is no longer 0. */
 typedef float    tiles_four __attribute__((vector_size(16)));
 typedef uint32_t tiles_fours __attribute__((vector_size(16)));
-AMPI_OPERATION(AMPI_HOST, tiles_four, tiles_product, *)
-AMPI_OPERATION(AMPI_HOST, tiles_four, tiles_sum, +)
+AMPI_HOST tiles_four tiles_product(tiles_four a, tiles_four b) { AMPI_RETURN(tiles_four, a * b); }
+AMPI_HOST tiles_four tiles_sum(tiles_four a, tiles_four b) { AMPI_RETURN(tiles_four, a + b); }
 static inline tiles_fours tiles_equal(tiles_fours u, uint32_t bits, uint32_t value) {
     return (tiles_fours)((u & bits) == value);
 }
