@@ -189,7 +189,7 @@ $(BUILD)/%: %.c $(HEADERS) $(BUILD)/amp.o
 	$(Q)$(CC) $(EXAMPLE)
 
 # bench has rows with two threads where the compiler has OpenMP.
-$(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/support/gemm_ex.h tests/support/prepare.h amp.h | $(BUILD)
+$(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/support/gemm_args.h tests/support/prepare.h amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)openmp=; if echo 'int main(void) { return 0; }' | \
 	    $(CC) -fopenmp -x c - -o $@ > /dev/null 2>&1; then openmp=-fopenmp; fi; \

@@ -411,7 +411,7 @@ typedef struct amp_allocator {
 } amp_allocator;
 
 typedef struct amp_plan       amp_plan;       /* tables of one optimizer; defined in >>core      */
-typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                                      */
+typedef struct amp_gemm_args  amp_gemm_args;  /* >>api batches                                   */
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
@@ -594,7 +594,8 @@ AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
 /* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. Sums are
    fp32. With AMP_BF16 or AMP_F16 compute rounds a and b (the bits of amp_cast, NaNs aside), at
    the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, except in a scope
-   of autocast: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: as amp_gemm. */
+   of autocast: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: as amp_gemm, which
+   multiplies what else there is, on CUDA too: >>api batches. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
@@ -608,18 +609,6 @@ AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const fl
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
                                        const float *x, const float *w, size_t rows, size_t in,
                                        size_t out, int accumulate, amp_dtype compute);
-
-/* C = alpha op(A) op(B) + beta C, row-major: C is m x n, op(A) m x k, op(B) k x n; op transposes
-   if trans is nonzero. Each matrix has its own type; sums are fp32 (>>numbers). A leading
-   dimension is the distance of rows in elements; 0: packed. As in BLAS, C is not read if beta is
-   0, nor are A and B if alpha is 0. C must share no element with A, B or a bias: AMP_ERROR_OVERLAP
-   if its first is one of theirs (rows may alternate in one buffer). backend NULL: CPU. Memory, and
-   CUDA: >>api batches. In a scope of autocast fp32 operands may be cast: >>api autocast. */
-AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
-                            size_t m, size_t n, size_t k, float alpha,
-                            const void *a, amp_dtype a_type, size_t lda,
-                            const void *b, amp_dtype b_type, size_t ldb,
-                            float beta, void *c, amp_dtype c_type, size_t ldc);
 
 /* Stop here, unless you want a step in several calls, batches of products, several ranks, reports
    or autocast. From 1.0 on the names above stay as they are. Names below may still change; so may
@@ -721,33 +710,41 @@ AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
 /* --------------------------------------------------------------- >>api  batches */
 
-/* Zero it, and set a, b, c, m, n and k: a plain product of packed fp32 matrices. Those of a batch
-   lie stride elements apart (0 for a or b: the same one). They may overlap in a and b; in c they
-   lie one after another, or side by side in rows that hold all (heads: stride_c = dim, ldc =
-   heads * dim).
-   c = alpha op(A) op(B) + beta C + bias; relu then turns negative elements and -0 to 0 (cublasLt
-   may leave -0) and keeps NaN. All is in fp32, rounded once to c_type. With bias or relu that is
-   one kernel on CUDA where cublasLt has one; else two, and a c of 16 bits needs 4 m n count + 256
-   bytes of workspace (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul (on
-   CUDA AMP_ERROR_UNSUPPORTED); an operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. */
+/* The general product, of each pair of a batch: C = alpha op(A) op(B) + beta C + bias, then the
+   activation; row-major: C is m x n, op(A) m x k, op(B) k x n; op transposes if trans is nonzero.
+   Zero the args and set a, b, c, m, n and k: plain, packed, fp32. Each matrix has its own type;
+   sums are fp32 (>>numbers), and all that follows, rounded once to c_type. As in BLAS, C is not
+   read if beta is 0. backend NULL: the CPU. Matrices of a batch lie stride elements apart (0 for a
+   or b: the same one). They may overlap in a and b; in c they lie one after another, or side by
+   side in rows that hold all (heads: stride_c = dim, ldc = heads * dim). C must share no element
+   with A, B or bias: AMP_ERROR_OVERLAP if its first is one of theirs (rows may alternate in one
+   buffer). A scope of autocast may cast fp32 operands (>>api autocast); compute rounds them as in
+   amp_matmul (on CUDA AMP_ERROR_UNSUPPORTED), and an operand of the other 16-bit type is then
+   AMP_ERROR_MIXED_TYPES. With bias or an activation that is one kernel on CUDA where cublasLt has
+   one; else two, and a c of 16 bits needs 4 m n count + 256 bytes of workspace
+   (AMP_ERROR_WORKSPACE). */
+typedef enum amp_activation {
+    AMP_ACTIVATION_NONE = 0,
+    AMP_ACTIVATION_RELU /* negative elements and -0 become 0 (cublasLt may leave -0); NaN stays */
+} amp_activation;
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
-    float       alpha;              /* 0 means 1 (not in amp_gemm); for C = beta C set k to 0    */
+    float       alpha;              /* 0 means 1; for C = beta C + bias set k to 0               */
     float       beta;
     const void *a, *b;
     void       *c;
     amp_dtype   a_type, b_type, c_type;
-    size_t      lda, ldb, ldc;      /* 0: packed                                                 */
+    size_t      lda, ldb, ldc;      /* from row to row, in elements; 0: packed                   */
     size_t      count;              /* of a batch; 0 means 1                                     */
     size_t      stride_a, stride_b, stride_c;
     const void *bias;               /* n elements of bias_type, for every row; NULL: none        */
     amp_dtype   bias_type;
-    int         relu;
+    amp_activation activation;
     int         tf32;               /* nonzero: fp32 as TF32 (CUDA), as three products (AMX)     */
     amp_dtype   compute;            /* what fp32 a and b are rounded to; 0: nothing              */
 };
-AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
+AMP_DEF amp_result amp_gemm(const amp_backend *backend, const amp_gemm_args *args);
 
 /* Bytes of workspace for products up to m, n and k with OpenMP's threads of now: about 1.3 MB
    each, 3.6 MB if k is above 512. A CPU packs matrices in backend->workspace if it is that large;
@@ -6531,7 +6528,7 @@ typedef struct ampi_engine {
     void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
                  size_t rows, size_t ks);
     void (*kernel)(const ampi_block *block);
-    /* Rows i, columns j and on of C from their sums: alpha, beta, bias, relu. */
+    /* Rows i, columns j and on of C from their sums: alpha, beta, bias, activation. */
     void (*write)(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
                   size_t rows, size_t cols);
     /* sum[r] += element (r, k) * v[k]. Both have room for 32 more, and v may change. NULL in tiles
@@ -6933,7 +6930,7 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
     w->c     = g->c;
     w->bias  = g->bias;
     w->plain = ampi_load_u32(&w->alpha, 0) == 0x3f800000u && ampi_is_zero(&g->beta) && !g->bias &&
-               !g->relu;
+               !g->activation;
     w->x[0]  = ampi_operand_of(g, 0);
     w->x[1]  = ampi_operand_of(g, 1);
     if (zero) w->x[0].x = w->x[1].x = g->c;
@@ -7049,7 +7046,7 @@ static int ampi_gemm_cblas(const ampi_task *w) {
     const amp_gemm_args *g = w->g;
     size_t               i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->compute ||
-        g->bias || g->relu || w->run == ampi_gemm_thin || w->e->pairs ||
+        g->bias || g->activation || w->run == ampi_gemm_thin || w->e->pairs ||
         !ampi_work_above(g->m, g->n, g->k, AMPI_GEMM_TINY) ||
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
@@ -7164,7 +7161,8 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
     g->lda = a.ld;
     g->ldb = b.ld;
     g->ldc = c.ld;
-    if (!amp_dtype_size(g->compute) || (g->bias && !amp_dtype_size(g->bias_type)))
+    if (!amp_dtype_size(g->compute) || (g->bias && !amp_dtype_size(g->bias_type)) ||
+        (unsigned)g->activation > AMP_ACTIVATION_RELU)
         return AMP_ERROR_INVALID_ENUM;
     if (g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
                        (g->b_type != AMP_F32 && g->b_type != g->compute)))
@@ -7177,7 +7175,7 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
     return reads && g->k && (ampi_meets(g, &a) || ampi_meets(g, &b)) ? AMP_ERROR_OVERLAP : AMP_OK;
 }
 
-/* Check and run a product whose arguments are all there. */
+/* Check and run a product whose arguments are all there, and an alpha of 0 is one. */
 static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
     AMPI_TRY(ampi_gemm_ok(g));
     if (g->m == 0 || g->n == 0) return AMP_OK;
@@ -7195,7 +7193,8 @@ static amp_gemm_args ampi_product(void *c, const void *a, int trans_a, const voi
     g.a_type = g.b_type = g.c_type = g.bias_type = g.compute = AMP_F32;
     g.lda = g.ldb = g.ldc = g.stride_a = g.stride_b = g.stride_c = 0;
     g.bias = NULL;
-    g.relu = g.tf32 = 0;
+    g.activation = AMP_ACTIVATION_NONE;
+    g.tf32       = 0;
     g.trans_a = trans_a;
     g.trans_b = trans_b;
     g.m       = m;
@@ -7209,23 +7208,7 @@ static amp_gemm_args ampi_product(void *c, const void *a, int trans_a, const voi
     return g;
 }
 
-AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b, size_t m,
-                            size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
-                            size_t lda, const void *b, amp_dtype b_type, size_t ldb, float beta,
-                            void *c, amp_dtype c_type, size_t ldc) {
-    amp_gemm_args g = ampi_product(c, a, trans_a, b, trans_b, m, n, k);
-    g.alpha  = alpha;
-    g.beta   = beta;
-    g.a_type = a_type;
-    g.b_type = b_type;
-    g.c_type = c_type;
-    g.lda    = lda;
-    g.ldb    = ldb;
-    g.ldc    = ldc;
-    return ampi_gemm(backend, &g);
-}
-
-AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args) {
+AMP_DEF amp_result amp_gemm(const amp_backend *backend, const amp_gemm_args *args) {
     amp_gemm_args g;
     if (!args) return AMP_ERROR_INVALID_ARGUMENT;
     g = *args;
@@ -8699,12 +8682,15 @@ AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
 AMP_DEF void ampi_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned)) {
     const int at = ampi_cblas_trans(trans_a), bt = ampi_cblas_trans(trans_b);
     const int swap = order == CblasColMajor; /* by rows, C's transpose is B's times A's */
+    amp_gemm_args g = ampi_product(c, swap ? b : a, swap ? bt : at, swap ? a : b, swap ? at : bt,
+                                   (size_t)(swap ? n : m), (size_t)(swap ? m : n), (size_t)k);
+    g.alpha = alpha;
+    g.beta  = beta;
+    g.lda   = (size_t)(swap ? ldb : lda);
+    g.ldb   = (size_t)(swap ? lda : ldb);
+    g.ldc   = (size_t)ldc;
     if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
-        ldc > 0 &&
-        amp_gemm(NULL, swap ? bt : at, swap ? at : bt, (size_t)(swap ? n : m),
-                 (size_t)(swap ? m : n), (size_t)k, alpha, swap ? b : a, AMP_F32,
-                 (size_t)(swap ? ldb : lda), swap ? a : b, AMP_F32, (size_t)(swap ? lda : ldb),
-                 beta, c, AMP_F32, (size_t)ldc) == AMP_OK)
+        ldc > 0 && ampi_gemm(NULL, &g) == AMP_OK)
         return;
     (cblas_sgemm)(AMPI_LIKE(CblasRowMajor, order), AMPI_LIKE(CblasTrans, trans_a),
                   AMPI_LIKE(CblasTrans, trans_b), AMPI_CBLAS_REST);
@@ -8932,7 +8918,7 @@ AMPI_HERE void AMPI_(write_one)(const ampi_task *w, AMPI_V x, size_t i, size_t j
             x = AMPI_(add)(x, AMPI_(mul)(AMPI_(splat)(g->beta), AMPI_(get_first)(c, type, n)));
         if (w->bias)
             x = AMPI_(add)(x, AMPI_(get_first)(ampi_at(w->bias, g->bias_type, j), g->bias_type, n));
-        if (g->relu) x = AMPI_(relu)(x);
+        if (g->activation == AMP_ACTIVATION_RELU) x = AMPI_(relu)(x);
     }
     AMPI_(put_first)(c, type, n, x);
 }

@@ -2262,7 +2262,7 @@ AMPI_KERNEL(4) ampi_epilogue_kernel(amp_gemm_args g, amp_gemm_args product) {
         float x = ((const float *)product.c)[matrix * product.stride_c + row * product.ldc + col];
         if (reads_c) x = ampi_add(x, ampi_mul(g.beta, ampi_f32_from_bits(to.get(0))));
         if (bias.base) x = ampi_add(x, ampi_f32_from_bits(bias.get(0)));
-        if (g.relu) x = ampi_relu(x);
+        if (g.activation == AMP_ACTIVATION_RELU) x = ampi_relu(x);
         to.put_one(0, ampi_bits_of_f32(x));
     }
 }
@@ -2302,13 +2302,13 @@ static uint32_t ampi_alignment(const void *p) {
    assumes that every address is a multiple of 256 and that there is no workspace, and may round
    partial sums to C's type. It cannot be told a bias's alignment. All matrices of a batch have
    the same bias, whose stride is 0 unless it is set. */
-static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g, int k,
+static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g,
                                      cublasComputeType_t type) {
     const cublasLtHandle_t       lt   = (cublasLtHandle_t)self->context;
-    const uint64_t               m = g->m, n = g->n, kk = (uint64_t)k;
-    const cublasLtEpilogue_t     end  = !g->bias  ? CUBLASLT_EPILOGUE_RELU
-                                        : g->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
-                                                  : CUBLASLT_EPILOGUE_BIAS;
+    const uint64_t               m = g->m, n = g->n, k = g->k;
+    const cublasLtEpilogue_t     end  = !g->bias        ? CUBLASLT_EPILOGUE_RELU
+                                        : g->activation ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                                        : CUBLASLT_EPILOGUE_BIAS;
     const uint64_t               room = self->workspace ? self->workspace_size : 0;
     cublasLtMatmulDescOpaque_t       product;
     cublasLtMatrixLayoutOpaque_t     a, b, c;
@@ -2328,9 +2328,9 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     tell(CUBLASLT_MATMUL_DESC_TRANSB, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     tell(CUBLASLT_MATMUL_DESC_EPILOGUE, end);
     if (g->bias) tell(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
-    ampi_set_layout(&status, &b, g->b_type, g->trans_b ? kk : n, g->trans_b ? n : kk, g->ldb,
+    ampi_set_layout(&status, &b, g->b_type, g->trans_b ? k : n, g->trans_b ? n : k, g->ldb,
                     g->count, g->stride_b);
-    ampi_set_layout(&status, &a, g->a_type, g->trans_a ? m : kk, g->trans_a ? kk : m, g->lda,
+    ampi_set_layout(&status, &a, g->a_type, g->trans_a ? m : k, g->trans_a ? k : m, g->lda,
                     g->count, g->stride_a);
     ampi_set_layout(&status, &c, g->c_type, n, m, g->ldc, g->count, g->stride_c);
     if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&wish);
@@ -2356,8 +2356,8 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
     const size_t  bytes = (all * sizeof(float) + 255) / 256 * 256;
     amp_backend   rest  = *self;
     amp_gemm_args plain = *g;
-    plain.bias = NULL;
-    plain.relu = 0;
+    plain.bias       = NULL;
+    plain.activation = AMP_ACTIVATION_NONE;
     if (g->c_type != AMP_F32) {
         if (!self->workspace || self->workspace_size <= bytes) return AMP_ERROR_WORKSPACE;
         plain.c             = self->workspace;
@@ -2375,8 +2375,6 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
 /* cuBLAS sees a row-major matrix as the transpose of a column-major one: C' = op(B)' op(A)'. */
 static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g) {
     const cublasHandle_t      handle  = (cublasHandle_t)self->context;
-    const bool                nothing = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) == 0u;
-    const size_t              k       = nothing ? 0 : g->k; /* then A and B are not read */
     const size_t              largest = 0x7fffffff;
     const cublasOperation_t   ta      = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t   tb      = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -2396,9 +2394,9 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     AMPI_TRY(ampi_cublas(cublasSetStream(handle, self->stream))); /* resets the workspace */
     if (self->workspace)
         AMPI_TRY(ampi_cublas(cublasSetWorkspace(handle, self->workspace, self->workspace_size)));
-    if (g->bias || g->relu) {
-        const cublasStatus_t status = k ? ampi_lt_matmul(self, g, (int)k, type)
-                                        : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (g->bias || g->activation) {
+        const cublasStatus_t status = g->k ? ampi_lt_matmul(self, g, type)
+                                           : CUBLAS_STATUS_NOT_SUPPORTED;
         /* whatever the error, unless the product began: cuBLAS can do all */
         if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_EXECUTION_FAILED)
             return ampi_gemm_then_epilogue(self, g);
@@ -2406,11 +2404,11 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     }
     if (g->count == 1)
         return ampi_cublas(cublasGemmEx(
-            handle, tb, ta, (int)g->n, (int)g->m, (int)k, &g->alpha, g->b,
+            handle, tb, ta, (int)g->n, (int)g->m, (int)g->k, &g->alpha, g->b,
             ampi_data_type(g->b_type), (int)g->ldb, g->a, ampi_data_type(g->a_type), (int)g->lda,
             &g->beta, g->c, ampi_data_type(g->c_type), (int)g->ldc, type, CUBLAS_GEMM_DEFAULT));
     return ampi_cublas(cublasGemmStridedBatchedEx(
-        handle, tb, ta, (int)g->n, (int)g->m, (int)k, &g->alpha, g->b, ampi_data_type(g->b_type),
+        handle, tb, ta, (int)g->n, (int)g->m, (int)g->k, &g->alpha, g->b, ampi_data_type(g->b_type),
         (int)g->ldb, (long long)g->stride_b, g->a, ampi_data_type(g->a_type), (int)g->lda,
         (long long)g->stride_a, &g->beta, g->c, ampi_data_type(g->c_type), (int)g->ldc,
         (long long)g->stride_c, (int)g->count, type, CUBLAS_GEMM_DEFAULT));

@@ -245,6 +245,15 @@ static void store_grad(network *net, void *dst, size_t n, tally *t) {
     t->total += (double)n;
 }
 
+/* c = op(a) op(b), summed in fp32; a and b have the network's type. */
+static void product(const network *net, int trans_a, int trans_b, size_t m, size_t n, size_t k,
+                    const void *a, const void *b, void *c, amp_dtype c_type) {
+    const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k,
+                             .a = a, .a_type = net->type, .b = b, .b_type = net->type,
+                             .c = c, .c_type = c_type};
+    must(amp_gemm(NULL, &g));
+}
+
 static void forward(network *net, const float *controls) {
     int    l;
     size_t i;
@@ -252,9 +261,9 @@ static void forward(network *net, const float *controls) {
     for (l = 0; l < LAYERS; l++) {
         const int    last = l == LAYERS - 1;
         const size_t n    = BATCH * width[l + 1];
-        must(amp_gemm(NULL, 0, 0, BATCH, width[l + 1], width[l], 1.0f, net->act[l], net->type, 0,
-                      amp_optimizer_model(&net->opt, l), net->type, 0, 0.0f,
-                      last ? net->act[l + 1] : net->wide, last ? net->type : AMP_F32, 0));
+        product(net, 0, 0, BATCH, width[l + 1], width[l], net->act[l],
+                amp_optimizer_model(&net->opt, l), last ? net->act[l + 1] : net->wide,
+                last ? net->type : AMP_F32);
         if (last) break;
         for (i = 0; i < n; i++) net->wide[i] = tanhf(net->wide[i]);
         must(amp_cast(net->act[l + 1], net->type, net->wide, AMP_F32, n));
@@ -283,13 +292,12 @@ static void backward(network *net) {
     size_t b, i;
     int    l;
     for (l = LAYERS - 1; l >= 0; l--) {
-        must(amp_gemm(NULL, 1, 0, width[l], width[l + 1], BATCH, 1.0f, net->act[l], net->type, 0,
-                      net->dact[l + 1], net->type, 0, 0.0f, net->wide, AMP_F32, 0));
+        product(net, 1, 0, width[l], width[l + 1], BATCH, net->act[l], net->dact[l + 1], net->wide,
+                AMP_F32);
         store_grad(net, net->grad[l], width[l] * width[l + 1], &net->weights);
         if (l == 0) break;
-        must(amp_gemm(NULL, 0, 1, BATCH, width[l], width[l + 1], 1.0f, net->dact[l + 1], net->type,
-                      0, amp_optimizer_model(&net->opt, l), net->type, 0, 0.0f, net->wide, AMP_F32,
-                      0));
+        product(net, 0, 1, BATCH, width[l], width[l + 1], net->dact[l + 1],
+                amp_optimizer_model(&net->opt, l), net->wide, AMP_F32);
         for (b = 0; b < BATCH; b++) {
             const char *row = (const char *)net->act[l] + b * HIDDEN * amp_dtype_size(net->type);
             must(amp_cast(h, AMP_F32, row, net->type, HIDDEN));

@@ -28,8 +28,9 @@ enum { ROWS = 64, IN = 32, HIDDEN = 64, OUT = 16, N1 = IN * HIDDEN, N2 = HIDDEN 
 /* c = op(a) op(b) of packed matrices, each of its type. */
 static void multiply(int trans_a, int trans_b, size_t m, size_t n, size_t k, const void *a,
                      amp_dtype a_type, const void *b, amp_dtype b_type, void *c, amp_dtype c_type) {
-    must(amp_gemm(NULL, trans_a, trans_b, m, n, k, 1.0f, a, a_type, 0, b, b_type, 0, 0.0f, c, c_type,
-                  0));
+    const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k, .a = a,
+                             .a_type = a_type, .b = b, .b_type = b_type, .c = c, .c_type = c_type};
+    must(amp_gemm(NULL, &g));
 }
 
 static void at_random(float *x, size_t n, float size, uint32_t *state) {

@@ -139,8 +139,9 @@ static void mlp_free(mlp *n) {
 
 static void product(int trans_a, int trans_b, size_t rows, size_t cols, size_t k, const amp_bf16 *a,
                     const amp_bf16 *b, float *c) {
-    must(amp_gemm(NULL, trans_a, trans_b, rows, cols, k, 1.0f, a, AMP_BF16, 0, b, AMP_BF16, 0, 0.0f,
-                   c, AMP_F32, 0));
+    const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k,
+                             .a = a, .a_type = AMP_BF16, .b = b, .b_type = AMP_BF16, .c = c};
+    must(amp_gemm(NULL, &g));
 }
 
 static void narrow(amp_bf16 *to, const float *from, size_t n) {

@@ -245,9 +245,12 @@ static void start(form f) {
 static void product(form f, int trans_a, int trans_b, int m, int n, int k, const void *a,
                     const void *b, void *c, amp_dtype c_type) {
     const float one = 1.0f, zero = 0.0f;
-    if (f >= HALF)
-        must(amp_gemm(&gpu.backend, trans_a, trans_b, m, n, k, one, a, net.type, 0, b, net.type, 0,
-                      zero, c, c_type, 0));
+    amp_gemm_args g = {};
+    g.trans_a = trans_a, g.trans_b = trans_b;
+    g.m = (size_t)m, g.n = (size_t)n, g.k = (size_t)k;
+    g.a = a, g.b = b, g.c = c;
+    g.a_type = g.b_type = net.type, g.c_type = c_type;
+    if (f >= HALF) must(amp_gemm(&gpu.backend, &g));
     else /* cuBLAS is column-major: it sees all transposed, and computes c' = op(b)' op(a)' */
         must(cublasGemmEx(gpu.plain, trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                           trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b, CUDA_R_32F,

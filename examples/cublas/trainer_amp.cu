@@ -258,8 +258,8 @@ static void forward(int first) {
             amp_gemm_args g = {}; /* row-major: y = x w, a row is a sample */           /* AMP 12 */
             g.m = (size_t)size.batch, g.n = (size_t)out, g.k = (size_t)in;              /* AMP 13 */
             g.a = y[l], g.b = w[l], g.c = y[l + 1];                                     /* AMP 14 */
-            g.bias = bias[l], g.relu = 1;                                               /* AMP 15 */
-            ok(amp_gemm_ex(&gpu, &g));                                                  /* AMP 16 */
+            g.bias = bias[l], g.activation = AMP_ACTIVATION_RELU;                       /* AMP 15 */
+            ok(amp_gemm(&gpu, &g));                                                     /* AMP 16 */
             continue;                                                                   /* AMP 17 */
         }                                                                               /* AMP 18 */
 #endif

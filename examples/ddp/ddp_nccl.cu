@@ -498,8 +498,12 @@ static amp_status status(void) {
 
 static void multiply(int trans_a, int trans_b, size_t rows, size_t cols, size_t k, const void *a,
                      const void *b, void *c, amp_dtype c_type) {
-    must(amp_gemm(&ranks.backend, trans_a, trans_b, rows, cols, k, 1.0f, a, net.type, 0, b,
-                  net.type, 0, 0.0f, c, c_type, 0));
+    amp_gemm_args g = {};
+    g.trans_a = trans_a, g.trans_b = trans_b;
+    g.m = rows, g.n = cols, g.k = k;
+    g.a = a, g.b = b, g.c = c;
+    g.a_type = g.b_type = net.type, g.c_type = c_type;
+    must(amp_gemm(&ranks.backend, &g));
 }
 
 static void cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type, size_t n) {

@@ -69,10 +69,12 @@ static void multiply(const mlp *m, int trans_a, int trans_b, size_t rows, size_t
     const size_t next = trans_a ? 1 : k, c_size = amp_dtype_size(c_type); /* from row to row of a */
     for (size_t i = 0, some; i < rows; i += some) {
         some = rows - i < 256 ? rows - i : 256;
-        check(amp_gemm(NULL, trans_a, trans_b, some, cols, k, 1.0f,
-                       (const char *)a + i * next * amp_dtype_size(m->type), m->type,
-                       trans_a ? rows : k, b, m->type, 0, 0.0f, (char *)c + i * cols * c_size,
-                       c_type, 0));
+        const amp_gemm_args g = {
+            .trans_a = trans_a, .trans_b = trans_b, .m = some, .n = cols, .k = k,
+            .a = (const char *)a + i * next * amp_dtype_size(m->type), .a_type = m->type,
+            .lda = trans_a ? rows : k, .b = b, .b_type = m->type,
+            .c = (char *)c + i * cols * c_size, .c_type = c_type};
+        check(amp_gemm(NULL, &g));
         m->pause();
     }
 }

@@ -187,8 +187,10 @@ static amp_status status_of(const net *n) {
 /* c = op(a) op(b), with a and b in the variant's type and sums in fp32. */
 static void multiply(const net *n, int trans_a, int trans_b, size_t rows, size_t cols, size_t k,
                      const void *a, const void *b, void *c, amp_dtype c_type) {
-    must(amp_gemm(NULL, trans_a, trans_b, rows, cols, k, 1.0f, a, n->v->type, 0, b, n->v->type, 0,
-                   0.0f, c, c_type, 0));
+    const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k,
+                             .a = a, .a_type = n->v->type, .b = b, .b_type = n->v->type,
+                             .c = c, .c_type = c_type};
+    must(amp_gemm(NULL, &g));
 }
 
 static void load_images(net *n, const dataset *data, const size_t *pick, size_t rows) {

@@ -3,7 +3,7 @@
    Two small convolutional networks. cnn has two residual blocks and classifies an image. unet
    removes noise from an image; it goes down to half the size and up again, with a connection
    across. A convolution is a product: im2col writes the neighborhood of each pixel as a row, in
-   the type of the product, and amp_gemm_ex does the rest, forward and backward. Weights,
+   the type of the product, and amp_gemm does the rest, forward and backward. Weights,
    activations and gradients that feed products are stored in half, products are summed in fp32.
    Batch norm stays in fp32: its parameters (keep_fp32), its statistics, its arithmetic. So do the
    losses, and the gradients that flow from layer to layer, to which every branch adds.
@@ -257,7 +257,7 @@ static void multiply(const net *n, int trans_a, int trans_b, size_t rows, size_t
     const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k,
                              .beta = beta, .a = a, .a_type = type, .b = b, .b_type = type, .c = c,
                              .c_type = c_type, .tf32 = takes_three(type)};
-    must(amp_gemm_ex(&n->backend, &g));
+    must(amp_gemm(&n->backend, &g));
 }
 
 /* For each pixel, size bytes each, a row of its 3x3 neighborhood. Three neighbors side by side lie

@@ -2,7 +2,7 @@
 
    The network is GPT-2's, with bytes for tokens: an embedding, blocks of causal attention and a
    GELU network, layer norm before each, and the embedding again as the head. Weights, activations
-   and gradients that feed products are stored in half. Products are summed in fp32 (amp_gemm_ex).
+   and gradients that feed products are stored in half. Products are summed in fp32 (amp_gemm).
    Softmax, norms, GELU and loss are computed in fp32, and so is the gradient of the residual
    stream, to which every block adds. Biases and norms stay fp32 (keep_fp32).
 
@@ -282,7 +282,7 @@ static void multiply(const net *n, int trans_a, int trans_b, size_t rows, size_t
     const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k,
                              .a = a, .a_type = type, .b = b, .b_type = type, .c = c,
                              .c_type = c_type, .tf32 = takes_three(type)};
-    must(amp_gemm_ex(&n->backend, &g));
+    must(amp_gemm(&n->backend, &g));
 }
 
 /* A matrix for each head: rows ld apart, heads stride apart. Those of q, k and v lie side by side
@@ -301,7 +301,7 @@ static void multiply_heads(const net *n, int trans_a, int trans_b, size_t rows, 
         .b = b.x, .b_type = b.type, .ldb = b.ld, .stride_b = b.stride,
         .c = c.x, .c_type = c.type, .ldc = c.ld, .stride_c = c.stride,
         .count = n->heads, .tf32 = a.type == AMP_F16};
-    must(amp_gemm_ex(&n->backend, &g));
+    must(amp_gemm(&n->backend, &g));
 }
 
 /* Of sequence s: q, k or v (part 0, 1, 2) in a matrix as qkv; what is mixed of v; scores. */

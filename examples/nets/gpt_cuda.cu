@@ -1,7 +1,7 @@
 /* gpt_cuda.cu - the GPT of gpt.c on a GPU: a whole step, without the host, in one CUDA graph
 
    The same network on the same text from the same seeds: blocks of causal attention and GELU, in
-   fp32, fp16 and bf16, forward and backward by hand. cuBLAS multiplies, through amp_gemm_ex; the
+   fp32, fp16 and bf16, forward and backward by hand. cuBLAS multiplies, through amp_gemm; the
    kernels here do the rest, in fp32 arithmetic, on what is stored in the type of the run; amp.h's
    AdamW checks, clips and steps, and moves the loss scale.
 
@@ -242,7 +242,7 @@ static void multiply(const gpt *n, int trans_a, int trans_b, int rows, int cols,
     g.m = (size_t)rows, g.n = (size_t)cols, g.k = (size_t)k, g.beta = beta;
     g.a = a, g.b = b, g.c = c, g.bias = bias;
     g.a_type = g.b_type = n->type, g.c_type = g.bias_type = c_type;
-    must(amp_gemm_ex(&gpu.backend, &g));
+    must(amp_gemm(&gpu.backend, &g));
 }
 
 /* A matrix for each head of each sequence: rows ld apart, matrices stride apart. */
@@ -261,7 +261,7 @@ static void multiply_heads(const gpt *n, int sequences, int trans_a, int trans_b
     g.b = b.x, g.b_type = b.type, g.ldb = b.ld, g.stride_b = b.stride;
     g.c = c.x, g.c_type = c.type, g.ldc = c.ld, g.stride_c = c.stride;
     g.count = (size_t)(sequences * n->heads);
-    must(amp_gemm_ex(&gpu.backend, &g));
+    must(amp_gemm(&gpu.backend, &g));
 }
 
 /* Query, key or value (part 0, 1, 2) in a matrix as qkv; what is mixed of values; scores. */

@@ -6,7 +6,7 @@
    so the gradients of the tables are sparse: one row for each interaction of the batch, and its row
    index (amp_tensor.rows). amp.h adds rows of the same index and steps these rows alone. Tables,
    weights, activations and their gradients are stored in half, products are summed in fp32
-   (amp_gemm_ex), sigmoid and cross-entropy are fp32.
+   (amp_gemm), sigmoid and cross-entropy are fp32.
 
    READ  from top to bottom: the network, forward, loss, backward, the step; then held-out
    interactions, tables beside dense ones, main. Sparse gradients are in add_table and backward,
@@ -211,7 +211,7 @@ static const void *weight(const net *n, int i, amp_dtype type) {
 /* A product of two matrices of one type, summed in fp32. */
 static void multiply(const net *n, amp_gemm_args g) {
     g.tf32 = takes_three(g.a_type);
-    must(amp_gemm_ex(&n->backend, &g));
+    must(amp_gemm(&n->backend, &g));
 }
 
 /* x in the type of a product; where to put it, if the policy has that in fp32. */
@@ -250,7 +250,7 @@ static void layer_forward(const net *n, int l, size_t rows) {
     const amp_dtype product = n->product[l];
     const int       w = FIRST_LAYER + 2 * l;
     multiply(n, (amp_gemm_args){
-        .m = rows, .n = n->out[l], .k = n->in[l], .trans_b = 1, .relu = 1,
+        .m = rows, .n = n->out[l], .k = n->in[l], .trans_b = 1, .activation = AMP_ACTIVATION_RELU,
         .a = operand(n, n->x[l], rows * n->in[l], product, n->wide[0]), .a_type = product,
         .b = weight(n, w, product), .b_type = product,
         .bias = weight(n, w + 1, n->type), .bias_type = n->type,

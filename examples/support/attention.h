@@ -3,7 +3,7 @@
    The layout is that of GPT-2's trainers. A row of qkv has 3 width numbers: q, k and v, each with
    one head after another. A row of out has width. prob, which backward reads again, has tokens x
    tokens for each head of each sequence; scratch has that for one sequence. Heads are a batch of
-   amp_gemm_ex with strides: nothing is transposed or copied. C and C++. A call: recipes_net.c. */
+   amp_gemm with strides: nothing is transposed or copied. C and C++. A call: recipes_net.c. */
 
 #ifndef ATTENTION_H
 #define ATTENTION_H
@@ -36,7 +36,7 @@ static inline amp_result attention_product(const attention *t, int trans_a, int 
     g.a = a.x, g.lda = a.ld, g.stride_a = a.stride;
     g.b = b.x, g.ldb = b.ld, g.stride_b = b.stride;
     g.c = c.x, g.ldc = c.ld, g.stride_c = c.stride;
-    return amp_gemm_ex(NULL, &g);
+    return amp_gemm(NULL, &g);
 }
 
 /* Writes out and prob. */

@@ -26,8 +26,14 @@ static inline size_t muon_room(size_t rows, size_t cols) {
 static void muon_product(const amp_backend *backend, int trans_a, int trans_b, size_t m, size_t n,
                          size_t k, float alpha, const amp_bf16 *a, const amp_bf16 *b, float beta,
                          amp_bf16 *c) {
-    must(amp_gemm(backend, trans_a, trans_b, m, n, k, alpha, a, AMP_BF16, 0, b, AMP_BF16, 0, beta,
-                   c, AMP_BF16, 0));
+    amp_gemm_args g;
+    memset(&g, 0, sizeof g);
+    g.trans_a = trans_a, g.trans_b = trans_b;
+    g.m = m, g.n = n, g.k = k;
+    g.alpha = alpha, g.beta = beta;
+    g.a = a, g.b = b, g.c = c;
+    g.a_type = g.b_type = g.c_type = AMP_BF16;
+    must(amp_gemm(backend, &g));
 }
 
 /* The singular values of x, whose norm is 1, come near 1: with a = x x',

@@ -15,7 +15,7 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 
-#include "../support/gemm_ex.h"
+#include "../support/gemm_args.h"
 #include "../support/prepare.h"
 
 #include <stdio.h>

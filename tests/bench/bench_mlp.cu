@@ -114,8 +114,9 @@ struct net {
         g.m = (size_t)m, g.n = (size_t)n, g.k = (size_t)k;
         g.a = a, g.b = b, g.c = c;
         g.a_type = g.b_type = type, g.c_type = g.bias_type = c_type;
-        g.bias = bias_, g.relu = relu, g.tf32 = tf32;
-        good(amp_gemm_ex(&gpu, &g));
+        g.bias = bias_, g.tf32 = tf32;
+        g.activation = relu ? AMP_ACTIVATION_RELU : AMP_ACTIVATION_NONE;
+        good(amp_gemm(&gpu, &g));
     }
     void forward(void) const {
         good(amp_cuda_cast(act[0], type, input, AMP_F32, size(), stream));

@@ -7,9 +7,10 @@ shift 3
 # -I finds <amp.h>, which includes itself by the same name. Aligned, equal functions are equally fast.
 side() { # NAME VERSION
     mkdir -p "$dir/$1" || exit 2
-    if [ -f "$2" ]; then cp "$2" "$dir/$1/amp.h"; else git show "$2:amp.h" > "$dir/$1/amp.h"; fi &&
-        ${CC:-cc} -std=c99 ${CFLAGS:--O3} -falign-functions=64 -w -I"$dir/$1" -DSIDE="side_$1" \
-            -c tests/bench/compare_side.c -o "$dir/$1.o" || exit 2
+    if [ -f "$2" ]; then cp "$2" "$dir/$1/amp.h"; else git show "$2:amp.h" > "$dir/$1/amp.h"; fi || exit 2
+    grep -q amp_gemm_ex "$dir/$1/amp.h" && gemm=amp_gemm_ex || gemm=amp_gemm
+    ${CC:-cc} -std=c99 ${CFLAGS:--O3} -falign-functions=64 -w -I"$dir/$1" -DSIDE="side_$1" -DGEMM=$gemm \
+        -c tests/bench/compare_side.c -o "$dir/$1.o" || exit 2
 }
 side new "$new"
 side ref "$ref"

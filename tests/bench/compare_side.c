@@ -1,5 +1,6 @@
 /* compare_side.c - a version of amp.h for compare.c: compiled with -I where its amp.h is and
-   -DSIDE=side_new or side_ref. What differs between versions stands here and nowhere else. */
+   -DSIDE=side_new or side_ref, and -DGEMM as its product is called. What differs between versions stands
+   here and nowhere else. */
 
 #define AMP_STATIC
 #define AMP_IMPLEMENTATION
@@ -111,7 +112,7 @@ static void run(const row *r) {
 #if AT_LEAST(6)
         g.compute = (amp_dtype)r->to;
 #endif
-        must(amp_gemm_ex(NULL, &g));
+        must(GEMM(NULL, &g));
     }
 }
 

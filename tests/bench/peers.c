@@ -16,9 +16,10 @@ enum { ROOM = 2048 * 2048, MOST = 101, SLOW = 20 };
 typedef struct shape { int ta, tb, m, n, k; } shape;
 
 static void run(int ours, const shape *s, const float *a, const float *b, float *c) {
+    const amp_gemm_args g = {.trans_a = s->ta, .trans_b = s->tb, .m = (size_t)s->m,
+                             .n = (size_t)s->n, .k = (size_t)s->k, .a = a, .b = b, .c = c};
     if (ours)
-        MUST(amp_gemm(NULL, s->ta, s->tb, (size_t)s->m, (size_t)s->n, (size_t)s->k, 1.0f, a, AMP_F32, 0,
-                      b, AMP_F32, 0, 0.0f, c, AMP_F32, 0));
+        MUST(amp_gemm(NULL, &g));
     else
         cblas_sgemm(CblasRowMajor, s->ta ? CblasTrans : CblasNoTrans,
                     s->tb ? CblasTrans : CblasNoTrans, s->m, s->n, s->k, 1.0f, a,

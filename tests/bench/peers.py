@@ -10,8 +10,17 @@ amp = ctypes.CDLL(sys.argv[1])
 rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 9
 SLOW = 20
 size, void, real, whole = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_float, ctypes.c_int
-amp.amp_gemm.argtypes = [void, whole, whole, size, size, size, real, void, whole, size,
-                         void, whole, size, real, void, whole, size]
+
+
+class Args(ctypes.Structure):  # amp_gemm_args
+    _fields_ = ([(name, whole) for name in ("trans_a", "trans_b")] + [(name, size) for name in "mnk"] +
+                [("alpha", real), ("beta", real)] + [(name, void) for name in "abc"] +
+                [(name, whole) for name in ("a_type", "b_type", "c_type")] +
+                [(name, size) for name in ("lda", "ldb", "ldc", "count", "stride_a", "stride_b", "stride_c")] +
+                [("bias", void), ("bias_type", whole), ("activation", whole), ("tf32", whole), ("compute", whole)])
+
+
+amp.amp_gemm.argtypes = [void, ctypes.POINTER(Args)]
 types = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 
@@ -43,9 +52,10 @@ for dtype in (torch.bfloat16, torch.float16):
         c, d = torch.empty(m, n, dtype=dtype), torch.empty(m, n, dtype=dtype)
         at, bt = (a.t() if ta else a), (b.t() if tb else b)
         pa, pb, pc, t = a.data_ptr(), b.data_ptr(), c.data_ptr(), types[dtype]
+        args = Args(trans_a=ta, trans_b=tb, m=m, n=n, k=k, a=pa, b=pb, c=pc, a_type=t, b_type=t, c_type=t)
 
         def ours():
-            amp.amp_gemm(None, ta, tb, m, n, k, 1.0, pa, t, 0, pb, t, 0, 0.0, pc, t, 0)
+            amp.amp_gemm(None, args)
 
         def theirs():
             torch.mm(at, bt, out=d)

@@ -48,10 +48,12 @@ int main(int argc, char **argv) {
         dnnl::matmul product(
             dnnl::matmul::primitive_desc(dnnl::matmul::desc(da, db, dc), cpu));
         dnnl::memory ma(da, cpu, a.data()), mb(db, cpu, b.data()), mc(dc, cpu, d.data());
-        const auto ours = [&] {
-            amp_gemm(NULL, s.ta, s.tb, (size_t)s.m, (size_t)s.n, (size_t)s.k, 1.0f, a.data(),
-                     AMP_BF16, 0, b.data(), AMP_BF16, 0, 0.0f, c.data(), AMP_BF16, 0);
-        };
+        amp_gemm_args g = {};
+        g.trans_a = s.ta, g.trans_b = s.tb;
+        g.m = (size_t)s.m, g.n = (size_t)s.n, g.k = (size_t)s.k;
+        g.a = a.data(), g.b = b.data(), g.c = c.data();
+        g.a_type = g.b_type = g.c_type = AMP_BF16;
+        const auto ours = [&] { amp_gemm(NULL, &g); };
         const auto theirs = [&] {
             product.execute(stream, {{DNNL_ARG_SRC, ma}, {DNNL_ARG_WEIGHTS, mb},
                                      {DNNL_ARG_DST, mc}});

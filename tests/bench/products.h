@@ -13,7 +13,7 @@ static float           *product_c;
 
 static void product_run(amp_dtype type, amp_dtype c_type) {
     const product *q = &product_now;
-    MUST(amp_gemm(NULL, q->trans_a, q->trans_b, q->m, q->n, q->k, 1.0f, product_a[type], type, 0,
+    MUST(gemm_one(NULL, q->trans_a, q->trans_b, q->m, q->n, q->k, 1.0f, product_a[type], type, 0,
                   product_b[type], type, 0, 0.0f, product_c, c_type, 0));
 }
 static void product_f32(void) { product_run(AMP_F32, AMP_F32); }
@@ -33,7 +33,7 @@ static void product_tf32_of(amp_dtype type) { /* as exact as TF32 */
     q.a_type  = type;
     q.b_type  = type;
     q.tf32    = 1;
-    MUST(amp_gemm_ex(NULL, &q));
+    MUST(amp_gemm(NULL, &q));
 }
 static void product_tf32(void) { product_tf32_of(AMP_F32); }
 static void product_f16_tf32(void) { product_tf32_of(AMP_F16); }
@@ -114,10 +114,10 @@ static void mlp_step(mlp *net) {
                          scale;
     MUST(amp_cast(net->error[2], type, net->logits, AMP_F32, MLP_BATCH * MLP_OUT));
     for (l = 3; l-- > 0;) {
-        MUST(amp_gemm(NULL, 1, 0, mlp_sizes[l], mlp_sizes[l + 1], MLP_BATCH, 1.0f, net->act[l], type, 0,
+        MUST(gemm_one(NULL, 1, 0, mlp_sizes[l], mlp_sizes[l + 1], MLP_BATCH, 1.0f, net->act[l], type, 0,
                       net->error[l], type, 0, 0.0f, net->grad[l], type, 0));
         if (l == 0) break;
-        MUST(amp_gemm(NULL, 0, 1, MLP_BATCH, mlp_sizes[l], mlp_sizes[l + 1], 1.0f, net->error[l], type,
+        MUST(gemm_one(NULL, 0, 1, MLP_BATCH, mlp_sizes[l], mlp_sizes[l + 1], 1.0f, net->error[l], type,
                       0, amp_optimizer_model(&net->opt, (int)l), type, 0, 0.0f, net->error[l - 1], type,
                       0));
         mlp_mask(net, l);

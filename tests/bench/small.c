@@ -84,7 +84,7 @@ static void by_row(void) {
     for (i = 0; i < g.m; i++) {
         one.a = (const char *)g.a + i * g.k * amp_dtype_size(g.a_type);
         one.c = (float *)g.c + i * g.n;
-        MUST(amp_gemm_ex(NULL, &one));
+        MUST(amp_gemm(NULL, &one));
     }
 }
 
@@ -92,7 +92,7 @@ static void in_fp32(void) {
     amp_gemm_args q = g;
     q.a = a[0], q.b = b[0];
     q.a_type = q.b_type = q.compute = AMP_F32;
-    MUST(amp_gemm_ex(NULL, &q));
+    MUST(amp_gemm(NULL, &q));
 }
 
 static void by_blas(void) {
@@ -104,7 +104,7 @@ static void by_blas(void) {
              (float *)g.c + i * g.stride_c, (int)g.n);
 }
 
-static void ours(void) { MUST(amp_gemm_ex(NULL, &g)); }
+static void ours(void) { MUST(amp_gemm(NULL, &g)); }
 
 static double seconds(void (*run)(void), int repeat) {
     const double start = seconds_of(CLOCK_PROCESS_CPUTIME_ID);

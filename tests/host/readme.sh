@@ -56,7 +56,7 @@ END
 static void gemm(int TA, int TB, int M, int N, int K, float ALPHA, const float *A, int lda, const float *B, int ldb,
                  float *C, int ldc) {
 END
-    block README.md amp_gemm_ex
+    block README.md amp_gemm
     cat << 'END'
 }
 int main(void) {

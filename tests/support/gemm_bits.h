@@ -125,7 +125,7 @@ static amp_gemm_args bits_problem(int big, int halves) {
     memset(&g, 0, sizeof g);
     g.trans_a = bits_coin();
     g.trans_b = bits_coin();
-    g.relu    = bits_coin();
+    g.activation = bits_coin() ? AMP_ACTIVATION_RELU : AMP_ACTIVATION_NONE;
     g.m       = random_below(3) ? edge[random_below(14)] : 1 + random_below(100);
     g.n       = random_below(3) ? edge[random_below(14)] : 1 + random_below(100);
     if (big) g.m = 1 + (big == 2 ? 1024 + random_below(70) : random_below(bits_most));
@@ -181,7 +181,7 @@ static uint32_t bits_wanted(const amp_gemm_args *g, const void *old, size_t z, s
     if (!bits_zero(g->beta))
         s = ampi_add(s, ampi_mul(g->beta, tiles_float(ampi_load(old, g->c_type, at))));
     if (g->bias) s = ampi_add(s, tiles_float(ampi_load(g->bias, g->bias_type, j)));
-    if (g->relu && tiles_bits(s) - 0x80000000u <= 0x7f800000u) s = 0.0f;
+    if (g->activation && tiles_bits(s) - 0x80000000u <= 0x7f800000u) s = 0.0f;
     ampi_store(out, g->c_type, 0, ampi_bits_of_f32(s));
     return bits_at(out, g->c_type, 0);
 }
@@ -193,7 +193,7 @@ static void bits_fail(const amp_gemm_args *g, const char *what, size_t i, size_t
              "%d tf32 %d count %lu, (%lu, %lu): 0x%lx, not 0x%lx", (unsigned long)g->m,
              (unsigned long)g->n, (unsigned long)g->k, g->trans_a, g->trans_b, (int)g->a_type,
              (int)g->b_type, (int)g->c_type, (double)g->alpha, (double)g->beta, g->bias != NULL,
-             g->relu, g->tf32, (unsigned long)g->count, (unsigned long)i, (unsigned long)j,
+             (int)g->activation, g->tf32, (unsigned long)g->count, (unsigned long)i, (unsigned long)j,
              (unsigned long)got, (unsigned long)wanted);
     test_fail(__FILE__, __LINE__, what, text);
 }
@@ -328,8 +328,8 @@ static void bits_rounded(amp_dtype compute, int big, int halves) {
     wanted.c       = d;
     wanted.compute = AMP_F32;
     wanted.a_type = wanted.b_type = compute;
-    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
-    CHECK_EQ_INT(amp_gemm_ex(NULL, &wanted), AMP_OK);
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
+    CHECK_EQ_INT(amp_gemm(NULL, &wanted), AMP_OK);
     for (i = 0; i < cn; i++)
         if (!bits_same(bits_at(c, g.c_type, i), bits_at(d, g.c_type, i), g.c_type)) {
             bits_fail(&g, "amp_cast, then the product", i / g.ldc, i % g.ldc, bits_at(c, g.c_type, i),

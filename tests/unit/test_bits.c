@@ -9,7 +9,7 @@
 #endif
 #define AMP_KERNELS /* the core: its loads, stores and conversions */
 #include "amp.h"
-#include "../support/gemm_ex.h"
+#include "../support/gemm_args.h"
 #include "../support/prepare.h"
 #include "../support/storage.h"
 #include "../support/test.h"

@@ -4,7 +4,7 @@
 #define _GNU_SOURCE /* sysconf, mmap, setenv */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
-#include "../support/gemm_ex.h"
+#include "../support/gemm_args.h"
 #include "../support/posix.h"
 #include "../support/random.h"
 #include "../support/test.h"
@@ -765,7 +765,7 @@ static void product_make(int trans, size_t m, size_t n, size_t k, size_t extra, 
 
 /* The product as the scope has it, into c[0]. */
 static amp_result product_run(void) {
-    return amp_gemm(NULL, p.trans_a, p.trans_b, p.m, p.n, p.k, p.alpha,
+    return gemm_one(NULL, p.trans_a, p.trans_b, p.m, p.n, p.k, p.alpha,
                     p.a_type == AMP_F32 ? (void *)p.a : p.a_half, p.a_type, p.lda,
                     p.b_type == AMP_F32 ? (void *)p.b : p.b_half, p.b_type, p.ldb, p.beta, p.c[0],
                     p.c_type, p.ldc);
@@ -789,9 +789,9 @@ static void product_by_hand(amp_dtype type) {
         g.a_type = p.a_type, g.b_type = p.b_type, g.c_type = p.c_type;
         g.lda = p.lda, g.ldb = p.ldb, g.ldc = p.ldc;
         g.tf32 = 1;
-        OK(amp_gemm_ex(NULL, &g));
+        OK(amp_gemm(NULL, &g));
     } else {
-        OK(amp_gemm(NULL, p.trans_a, p.trans_b, p.m, p.n, p.k, p.alpha,
+        OK(gemm_one(NULL, p.trans_a, p.trans_b, p.m, p.n, p.k, p.alpha,
                     type == AMP_F32 ? (void *)p.a : p.a_half, type == AMP_F32 ? p.a_type : type,
                     p.lda, type == AMP_F32 ? (void *)p.b : p.b_half,
                     type == AMP_F32 ? p.b_type : type, p.ldb, p.beta, p.c[1], p.c_type, p.ldc));
@@ -871,11 +871,11 @@ TEST(gemm_cached, "a weight in products is cast once; as both operands "
     COUNTS(3, 1, 4, 0);
     for (i = 0; i < 2; i++) { /* w' w: 32 x 48 and 48 x 32 */
         amp_autocast *before;
-        OK(amp_gemm(NULL, 0, 0, 32, 32, 48, 1.0f, p.b, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
+        OK(gemm_one(NULL, 0, 0, 32, 32, 48, 1.0f, p.b, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
                     AMP_F32, 0));
         before = amp_autocast_use(NULL);
         amp_cast(p.b_half, AMP_F16, p.b, AMP_F32, 48 * 32);
-        OK(amp_gemm(NULL, 0, 0, 32, 32, 48, 1.0f, p.b_half, AMP_F16, 0, p.b_half, AMP_F16, 0, 0.0f,
+        OK(gemm_one(NULL, 0, 0, 32, 32, 48, 1.0f, p.b_half, AMP_F16, 0, p.b_half, AMP_F16, 0, 0.0f,
                     p.c[1], AMP_F32, 0));
         CHECK_MEM(p.c[0], p.c[1], 32 * 32 * 4);
         amp_autocast_use(before);
@@ -1033,15 +1033,15 @@ TEST(gemm_where_faster, "manual: in a scope without a cache nothing is rounded w
                         amp_gemm_args   g;
                         begin_scope(0, low);
                         g = large_make(m, n, k, a16 ? low : AMP_F32, c16 ? low : AMP_F32, large.c[0]);
-                        OK(amp_gemm_ex(NULL, &g));
+                        OK(amp_gemm(NULL, &g));
                         amp_autocast_use(NULL);
                         g = large_make(m, n, k, a16 ? low : AMP_F32, c16 ? low : AMP_F32, large.c[1]);
                         g.compute = pays && (pays < 2 || !strcmp(tier_names[i], "avx512_bf16")) &&
                                     pays_in_tier(low) ? low : AMP_F32;
-                        OK(amp_gemm_ex(NULL, &g));
+                        OK(amp_gemm(NULL, &g));
                         CHECK_MEM(large.c[0], large.c[1], m * n * size_of(g.c_type));
                         g.compute = g.compute ? AMP_F32 : low; /* and the other has other bits */
-                        OK(amp_gemm_ex(NULL, &g));
+                        OK(amp_gemm(NULL, &g));
                         CHECK(c16 || memcmp(large.c[0], large.c[1], m * n * 4) != 0);
                         end();
                     }
@@ -1069,25 +1069,25 @@ TEST(gemm_tf32, "manual: a policy's tf32 is for products that stay in fp32; one 
                         OK(amp_autocast_override(&session.autocast, "tf32 op:gemm=low", NULL));
                         g = large_make(m, n, k, a_type, AMP_F32, large.c[0]);
                         g.tf32 = own;
-                        OK(amp_gemm_ex(NULL, &g));
+                        OK(amp_gemm(NULL, &g));
                         OK(amp_autocast_override(&session.autocast, "op:gemm=fp32", NULL)); /* and what stays in fp32 */
                         g.c = large.c[1];
-                        OK(amp_gemm_ex(NULL, &g));
+                        OK(amp_gemm(NULL, &g));
                         amp_autocast_use(NULL);
                         g = large_make(m, n, k, a_type, AMP_F32, first);
                         g.tf32 = 1;
-                        OK(amp_gemm_ex(NULL, &g));
+                        OK(amp_gemm(NULL, &g));
                         CHECK_MEM(large.c[1], first, m * n * 4);
                         amp_cast(large.a16, halves[t], large.a, AMP_F32, m * k);
                         amp_cast(large.b16, halves[t], large.b, AMP_F32, k * n);
                         g.a = large.a16, g.b = large.b16;
                         g.a_type = g.b_type = halves[t];
                         g.tf32 = own;
-                        OK(amp_gemm_ex(NULL, &g));
+                        OK(amp_gemm(NULL, &g));
                         CHECK_MEM(large.c[0], first, m * n * 4);
                         g.c    = large.c[1];
                         g.tf32 = !own; /* which shows in fp16, in tiles */
-                        OK(amp_gemm_ex(NULL, &g));
+                        OK(amp_gemm(NULL, &g));
                         CHECK_EQ_INT(memcmp(large.c[1], first, m * n * 4) != 0, in_tiles() && !t);
                         end();
                     }
@@ -1096,14 +1096,14 @@ TEST(gemm_tf32, "manual: a policy's tf32 is for products that stay in fp32; one 
             begin_scope((size_t)cached, AMP_F16);
             OK(amp_autocast_override(&session.autocast, "tf32", NULL));
             g = large_make(40, 40, 40, AMP_F32, AMP_F32, large.c[0]);
-            OK(amp_gemm_ex(NULL, &g));
+            OK(amp_gemm(NULL, &g));
             amp_autocast_use(NULL);
             g.c    = large.c[1];
             g.tf32 = 1;
-            OK(amp_gemm_ex(NULL, &g));
+            OK(amp_gemm(NULL, &g));
             CHECK_MEM(large.c[0], large.c[1], 40 * 40 * 4);
             g.tf32 = 0;
-            OK(amp_gemm_ex(NULL, &g));
+            OK(amp_gemm(NULL, &g));
             CHECK_EQ_INT(memcmp(large.c[0], large.c[1], 40 * 40 * 4) != 0, in_tiles());
             end();
         }
@@ -1114,14 +1114,14 @@ TEST(gemm_tf32, "manual: a policy's tf32 is for products that stay in fp32; one 
             amp_cast(large.b16, AMP_F16, large.b, AMP_F32, k * n);
             g = large_make(m, n, k, a16 ? AMP_F16 : AMP_F32, AMP_F32, large.c[0]);
             g.b = large.b16, g.b_type = AMP_F16;
-            OK(amp_gemm_ex(NULL, &g));
+            OK(amp_gemm(NULL, &g));
             amp_autocast_use(NULL);
             g.c    = large.c[1];
             g.tf32 = !a16;
-            OK(amp_gemm_ex(NULL, &g));
+            OK(amp_gemm(NULL, &g));
             CHECK_MEM(large.c[0], large.c[1], m * n * 4);
             g.tf32 = a16;
-            OK(amp_gemm_ex(NULL, &g));
+            OK(amp_gemm(NULL, &g));
             CHECK_EQ_INT(memcmp(large.c[0], large.c[1], m * n * 4) != 0, in_tiles());
             end();
         }
@@ -1169,11 +1169,11 @@ TEST(gemm_types, "an operand that is half already stays; another half than the s
         CHECK_MEM(p.c[0], p.c[1], sizeof p.c[0]);
         end();
         begin_scope(1 << 16, halves[t]);
-        OK(amp_gemm(NULL, 0, 0, 5, 7, 0, 1.0f, NULL, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f, p.c[0],
+        OK(gemm_one(NULL, 0, 0, 5, 7, 0, 1.0f, NULL, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f, p.c[0],
                     AMP_F32, 0));
-        OK(amp_gemm(NULL, 0, 0, 0, 7, 3, 1.0f, NULL, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, NULL,
+        OK(gemm_one(NULL, 0, 0, 0, 7, 3, 1.0f, NULL, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, NULL,
                     AMP_F32, 0));
-        OK(amp_gemm(NULL, 0, 0, 5, 0, 3, 1.0f, p.a, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f, NULL,
+        OK(gemm_one(NULL, 0, 0, 5, 0, 3, 1.0f, p.a, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f, NULL,
                     AMP_F32, 0));
         COUNTS(0, 0, 0, 0);
         CHECK_EQ_U64(session.left_fp32, 0); /* nor would casts take long: there are none */
@@ -1301,7 +1301,7 @@ TEST(gemm_batched, "manual: count products, their matrices stride elements apart
                         OK(gemm_batched(NULL, ta, tb, m, n, k, 0.75f, a, AMP_F32, lda, sa, b,
                                             AMP_F32, ldb, sb, beta, c[0], AMP_F32, ldc, sc, count));
                         for (i = 0; i < count; i++)
-                            OK(amp_gemm(NULL, ta, tb, m, n, k, 0.75f, a + i * sa, AMP_F32, lda,
+                            OK(gemm_one(NULL, ta, tb, m, n, k, 0.75f, a + i * sa, AMP_F32, lda,
                                         b + i * sb, AMP_F32, ldb, beta, c[1] + i * sc, AMP_F32,
                                         ldc));
                         CHECK_MEM(c[0], c[1], sizeof c[0]);
@@ -1431,11 +1431,11 @@ TEST(gemm_backends, "a product on another backend than that of the cache is as w
     begin_scope(1 << 16, AMP_F16);
     product_make(0, 32, 32, 32, 0, AMP_F32);
     amp_cpu_backend(&other);
-    OK(amp_gemm(&other, 0, 0, 32, 32, 32, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
+    OK(gemm_one(&other, 0, 0, 32, 32, 32, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
                 AMP_F32, 0));
     COUNTS(0, 0, 2, 0); /* the CPU by another name */
     other = backend_of();
-    OK(amp_gemm(&other, 0, 0, 32, 32, 32, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
+    OK(gemm_one(&other, 0, 0, 32, 32, 32, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
                 AMP_F32, 0));
     COUNTS(0, 0, 2, 1);
     product_by_hand(AMP_F32);

@@ -6,6 +6,7 @@
 #define AMP_CBLAS_DROP_IN
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#include "../support/gemm_args.h"
 #include "../support/random.h"
 #include "../support/test.h"
 #include "../support/values.h"
@@ -94,9 +95,9 @@ static void one_call(amp_dtype type) {
     }
     memcpy(before, c.x, c.size * 4);
     compute_in(AMP_F32);
-    if (by_cols) CHECK_EQ_INT(amp_gemm(NULL, 1, 1, (size_t)n, (size_t)m, (size_t)k, alpha, pb, in, 0, pa, in, 0, beta,
+    if (by_cols) CHECK_EQ_INT(gemm_one(NULL, 1, 1, (size_t)n, (size_t)m, (size_t)k, alpha, pb, in, 0, pa, in, 0, beta,
                                        pc, AMP_F32, 0), AMP_OK);
-    else CHECK_EQ_INT(amp_gemm(NULL, 0, 0, (size_t)m, (size_t)n, (size_t)k, alpha, pa, in, 0, pb, in, 0, beta, pc,
+    else CHECK_EQ_INT(gemm_one(NULL, 0, 0, (size_t)m, (size_t)n, (size_t)k, alpha, pa, in, 0, pb, in, 0, beta, pc,
                                AMP_F32, 0), AMP_OK);
     compute_in(type);
     cblas_sgemm(by_cols ? CblasColMajor : CblasRowMajor, ta == 2 ? CblasConjTrans : ta ? CblasTrans : CblasNoTrans,
@@ -169,6 +170,20 @@ TEST(refused, "contract: bad input goes to the original as it came, and amp.h wr
     CHECK_EQ_INT(original.calls, 3);
 }
 
+TEST(not_read, "contract: an alpha of 0, of either sign, is a factor, as in BLAS: A and B are not read, may be NULL, "
+               "and are no overlap; a leading dimension is then bad as ever") {
+    float  nan[4], c[4] = {1, 2, 3, 4};
+    size_t i;
+    memset(nan, 0xff, sizeof nan);
+    original.calls = 0;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 2, 2, 2, 0.0f, nan, 2, nan, 2, 2.0f, c, 2);
+    cblas_sgemm(CblasColMajor, CblasTrans, CblasNoTrans, 2, 2, 2, -0.0f, NULL, 2, c, 2, 2.0f, c, 2);
+    for (i = 0; i < 4; i++) CHECK_EQ_F32(c[i], 4.0f * (float)(i + 1));
+    CHECK_EQ_INT(original.calls, 0);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 2, 2, 2, 0.0f, nan, 1, nan, 2, 2.0f, c, 2);
+    CHECK_EQ_INT(original.calls, 1);
+}
+
 enum { SIDE = 40 };
 typedef struct product { float a[SIDE * SIDE], b[SIDE * SIDE], c[SIDE * SIDE]; } product;
 
@@ -239,6 +254,7 @@ int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(calls);
     RUN(refused);
+    RUN(not_read);
     RUN(threads);
     RUN(where_it_pays);
     return test_end();

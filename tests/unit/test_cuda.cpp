@@ -10,7 +10,7 @@
 
 #define AMP_KERNELS /* for the tables of an optimizer: moments, tallies */
 #include "amp.h"
-#include "../support/gemm_ex.h"
+#include "../support/gemm_args.h"
 #include "../support/prepare.h"
 #include "../support/random.h"
 #include "../support/storage.h"
@@ -2306,7 +2306,7 @@ TEST(arguments, "wrong arguments are answered without touching the device") {
     CHECK_EQ_INT(amp_cuda_scale_loss(NULL, AMP_F32, 1, f, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cuda_scale_loss(p, unknown, 1, f, NULL), AMP_ERROR_INVALID_ENUM);
     CHECK_EQ_INT(amp_cuda_scale_loss(NULL, AMP_F32, 0, f, NULL), AMP_OK);
-    CHECK_EQ_INT(amp_gemm(&b, 0, 0, 1, 1, 1, 1.0f, p, AMP_F32, 0, p, AMP_F32, 0, 0.0f, f + 2,
+    CHECK_EQ_INT(gemm_one(&b, 0, 0, 1, 1, 1, 1.0f, p, AMP_F32, 0, p, AMP_F32, 0, 0.0f, f + 2,
                           AMP_F32, 0), AMP_ERROR_UNSUPPORTED); /* no handle */
 #ifdef CUDA_EMU_H
     CHECK_EQ_U64(emu_count.launches + emu_count.api_calls, 0);
@@ -2330,7 +2330,7 @@ struct product {
 
 static amp_result multiply(const amp_backend *b, const product *p, const void *x, const void *y,
                            void *z) {
-    return amp_gemm(b, p->trans_a, p->trans_b, p->m, p->n, p->k, p->alpha, x, p->type, p->lda, y,
+    return gemm_one(b, p->trans_a, p->trans_b, p->m, p->n, p->k, p->alpha, x, p->type, p->lda, y,
                     p->type, p->ldb, p->beta, z, p->c_type, p->ldc);
 }
 
@@ -2499,14 +2499,12 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
     begin_capture(main_stream);
     CHECK_EQ_INT(multiply(&backend, &p, x.device, y.device, z.device), AMP_ERROR_WORKSPACE);
     CUDA(cudaGraphExecDestroy(end_capture(main_stream))); /* it was not spoiled */
-    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_BF16,
+    CHECK_EQ_INT(gemm_one(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_BF16,
                           0, 0.0f, z.device, AMP_F32, 0), AMP_ERROR_MIXED_TYPES);
-    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_F16,
+    CHECK_EQ_INT(gemm_one(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_F16,
                           0, 0.0f, z.device, AMP_BF16, 0), AMP_ERROR_MIXED_TYPES);
-    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 4, 4, 1.0f, x.device, AMP_F16, huge, y.device, AMP_F16,
+    CHECK_EQ_INT(gemm_one(&backend, 0, 0, 1, 4, 4, 1.0f, x.device, AMP_F16, huge, y.device, AMP_F16,
                           0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
-    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 1, huge, 0.0f, x.device, AMP_F16, 0, y.device,
-                          AMP_F16, 0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
     memset(&g, 0, sizeof g);
     g.m = g.n = g.k = 4;
     g.a       = x.device;
@@ -2514,9 +2512,9 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
     g.c       = z.device;
     g.b_type  = AMP_F16;
     g.compute = AMP_F16;
-    CHECK_EQ_INT(amp_gemm_ex(&backend, &g), AMP_ERROR_UNSUPPORTED); /* a is fp32 */
+    CHECK_EQ_INT(amp_gemm(&backend, &g), AMP_ERROR_UNSUPPORTED); /* a is fp32 */
     g.compute = AMP_BF16;
-    CHECK_EQ_INT(amp_gemm_ex(&backend, &g), AMP_ERROR_MIXED_TYPES);
+    CHECK_EQ_INT(amp_gemm(&backend, &g), AMP_ERROR_MIXED_TYPES);
 #ifdef CUDA_EMU_H
     for (int k = 0; k < 6; k++) /* with n ldc is as large */
         for (size_t size = huge - 1; size <= huge; size++) {
@@ -2529,7 +2527,7 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
             *sizes[k]     = size;
             emu_last_api  = "";
             emu_api_calls = 0, emu_fail_at = 3; /* nothing runs: cuBLAS is asked, and fails */
-            CHECK_EQ_INT(amp_gemm_ex(&backend, &one), size < huge ? AMP_ERROR_CUBLAS : AMP_ERROR_TOO_LARGE);
+            CHECK_EQ_INT(amp_gemm(&backend, &one), size < huge ? AMP_ERROR_CUBLAS : AMP_ERROR_TOO_LARGE);
             CHECK_EQ_INT(strncmp(emu_last_api, "cublasGemm", 10) == 0, size < huge);
             emu_fail_at = 0;
         }
@@ -2543,7 +2541,7 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
 }
 
 /* Small integers, so that sums are exact in any order and both sides must round alike. */
-TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cublasLt in one kernel or "
+TEST(gemm_bias, "amp_gemm: bias and ReLU as on the CPU, in batches too, by cublasLt in one kernel or "
                 "in two; these keep to the workspace that there is") {
     enum { WORKSPACE = 1 << 16 };
     dice           r(29);
@@ -2602,9 +2600,10 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         const bool    lt      = product && !two && (!has_bias || (w_type == c_type && (uintptr_t)(w.device + from) % 16 == 0));
         const bool    no_room = m && n && given <= needed && c_type != AMP_F32; /* fp32 sums */
         g.a = x.device + off[0], g.b = y.device + off[1], g.c = z.device + off[2];
-        g.bias = has_bias ? w.device + from : NULL, g.bias_type = w_type, g.relu = relu;
+        g.bias = has_bias ? w.device + from : NULL, g.bias_type = w_type,
+        g.activation = relu ? AMP_ACTIVATION_RELU : AMP_ACTIVATION_NONE;
         in_grids(i % 4 == 1, 0);
-        const amp_result told    = amp_gemm_ex(&backend, &g);
+        const amp_result told    = amp_gemm(&backend, &g);
         in_grids(0, 0);
         const bool       refused = told == AMP_ERROR_WORKSPACE;
         if (EMULATED) CHECK_EQ_INT(refused, no_room && !lt);
@@ -2612,7 +2611,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         if (!refused) OK(told);
         g.a = x.host + off[0], g.b = y.host + off[1], g.c = z.host + off[2];
         g.bias = has_bias ? w.host + from : NULL;
-        if (!refused) OK(amp_gemm_ex(NULL, &g));
+        if (!refused) OK(amp_gemm(NULL, &g));
         CUDA(cudaStreamSynchronize(main_stream));
         same_buffer("C", &z, c_type, false);
         download(behind, workspace + given, WORKSPACE);
@@ -2853,13 +2852,13 @@ TEST(huge_matrices, "law 11: rows that are 2^31 - 1 elements long are cast, and 
             const size_t at = e / 4 * stride + e / 2 % 2 * ld + e % 2;
             set(0, at, (float)e - 3.0f), set(1, at, (float)(3 * e % 8)), set(2, at, -1.0f);
         }
-        if (way) g.bias = bias, g.relu = 1;
+        if (way) g.bias = bias, g.activation = AMP_ACTIVATION_RELU;
         set_bytes(bias, 0x34, 4); /* twice 0.2627 */
         backend.workspace = workspace, backend.workspace_size = 512;
 #ifdef CUDA_EMU_H
         emu_lt = way == 2 ? EMU_LT_UNSUPPORTED : EMU_LT_WORKS;
 #endif
-        OK(amp_gemm_ex(&backend, &g));
+        OK(amp_gemm(&backend, &g));
         CUDA(cudaStreamSynchronize(main_stream));
         for (size_t e = 0; e < 8; e++) {
             float sum = 0.0f;

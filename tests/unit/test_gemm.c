@@ -5,7 +5,7 @@
 #define _GNU_SOURCE /* sigsetjmp in fp.h, sigaltstack */
 #define AMP_KERNELS /* the core: its conversions and operations, for the models */
 #include "amp.h"
-#include "../support/gemm_ex.h"
+#include "../support/gemm_args.h"
 #include "../support/huge.h"
 #include "../support/posix.h"
 #include "../support/test.h"
@@ -91,7 +91,7 @@ static void problem_make(problem *p) {
 }
 
 static amp_result problem_run(const problem *p) {
-    return amp_gemm(NULL, p->trans_a, p->trans_b, p->m, p->n, p->k, p->alpha, p->a.at, p->a_type,
+    return gemm_one(NULL, p->trans_a, p->trans_b, p->m, p->n, p->k, p->alpha, p->a.at, p->a_type,
                     p->extra_a ? p->a.ld : 0, p->b.at, p->b_type, p->extra_b ? p->b.ld : 0,
                     p->beta, p->c.at, p->c_type, p->extra_c ? p->c.ld : 0);
 }
@@ -228,7 +228,7 @@ TEST(alpha_beta, "manual: every alpha in {1, -0.5, 0} with every beta in {0, 1, 
             }
 }
 
-TEST(not_read, "manual: C is not read if beta is 0; A and B are not read if alpha is 0") {
+TEST(not_read, "manual: C is not read if beta is 0; A and B are not read if k is 0") {
     uint32_t number;
     random_state = 4;
     for (number = 0; number < NUM_VARIANTS; number++) {
@@ -271,27 +271,27 @@ TEST(empty, "law 11: k = 0 leaves beta C; m or n = 0 writes nothing; then pointe
         problem_make(&p);
         fill(&p.c, 0);
         for (i = 0; i < 5; i++) store(p.c.at, p.c_type, i * p.c.ld, 8.0f);
-        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 5, 7, 0, 1.0f, NULL, AMP_F16, 0, NULL, AMP_F16, 0, 0.25f,
+        CHECK_EQ_INT(gemm_one(NULL, 0, 0, 5, 7, 0, 1.0f, NULL, AMP_F16, 0, NULL, AMP_F16, 0, 0.25f,
                               p.c.at, p.c_type, p.c.ld),
                      AMP_OK);
         for (i = 0; i < 35; i++)
             CHECK_EQ_F32(load(p.c.at, p.c_type, i / 7 * p.c.ld + i % 7), i % 7 ? 0.0f : 2.0f);
         fill(&p.c, nan_bits[p.c_type]);
-        CHECK_EQ_INT(amp_gemm(NULL, 1, 1, 5, 7, 0, 1.0f, NULL, AMP_F16, 0, NULL, AMP_F16, 0, 0.0f,
+        CHECK_EQ_INT(gemm_one(NULL, 1, 1, 5, 7, 0, 1.0f, NULL, AMP_F16, 0, NULL, AMP_F16, 0, 0.0f,
                               p.c.at, p.c_type, p.c.ld),
                      AMP_OK);
         for (i = 0; i < 35; i++)
             CHECK_EQ_F32(load(p.c.at, p.c_type, i / 7 * p.c.ld + i % 7), 0.0f);
-        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 0, 7, 3, 1.0f, NULL, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f,
+        CHECK_EQ_INT(gemm_one(NULL, 0, 0, 0, 7, 3, 1.0f, NULL, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f,
                               NULL, AMP_F32, 0),
                      AMP_ERROR_INVALID_ARGUMENT); /* B is 3 x 7, and NULL */
-        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 0, 7, 3, 1.0f, NULL, AMP_F32, 0, p.c.at, AMP_F16, 0, 0.0f,
+        CHECK_EQ_INT(gemm_one(NULL, 0, 0, 0, 7, 3, 1.0f, NULL, AMP_F32, 0, p.c.at, AMP_F16, 0, 0.0f,
                               NULL, AMP_F32, 0),
                      AMP_OK);
-        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 7, 0, 3, 1.0f, p.c.at, AMP_F16, 0, NULL, AMP_F32, 0, 0.0f,
+        CHECK_EQ_INT(gemm_one(NULL, 0, 0, 7, 0, 3, 1.0f, p.c.at, AMP_F16, 0, NULL, AMP_F32, 0, 0.0f,
                               NULL, AMP_F32, 0),
                      AMP_OK);
-        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 0, 0, 0, 1.0f, NULL, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f,
+        CHECK_EQ_INT(gemm_one(NULL, 0, 0, 0, 0, 0, 1.0f, NULL, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f,
                               NULL, AMP_F32, 0),
                      AMP_OK);
         check_guards(&p.c);
@@ -311,7 +311,7 @@ TEST(subnormal_alpha, "law 11: an alpha that is subnormal is no 0, though the ho
     g.a = &a, g.b = &b, g.c = &c;
     g.m = g.n = g.k = 1;
     fp_set(FP_IEEE | FP_FTZ | FP_DAZ);
-    result = amp_gemm_ex(NULL, &g);
+    result = amp_gemm(NULL, &g);
     fp_set(FP_IEEE);
     CHECK_EQ_INT(result, AMP_OK);
     CHECK_EQ_INT(memcmp(&c, &want_bits, sizeof c), 0);
@@ -387,12 +387,12 @@ TEST(nan_factors, "manual: C = alpha op(A) op(B) + beta C: alpha or beta NaN giv
 TEST(overflow, "manual: a sum beyond the type of C is stored as infinity, 65504 is not") {
     float   a[2] = {65504.0f, 32.0f}, b[2] = {1.0f, 0.0f};
     amp_f16 c    = {0};
-    amp_gemm(NULL, 0, 0, 1, 1, 2, 1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F16, 0);
+    gemm_one(NULL, 0, 0, 1, 1, 2, 1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F16, 0);
     CHECK_EQ_U32(c.bits, 0x7bff);
     b[1] = 1.0f;
-    amp_gemm(NULL, 0, 0, 1, 1, 2, 1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F16, 0);
+    gemm_one(NULL, 0, 0, 1, 1, 2, 1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F16, 0);
     CHECK_EQ_U32(c.bits, 0x7c00);
-    amp_gemm(NULL, 0, 0, 1, 1, 2, -1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F16, 0);
+    gemm_one(NULL, 0, 0, 1, 1, 2, -1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F16, 0);
     CHECK_EQ_U32(c.bits, 0xfc00);
 }
 
@@ -404,7 +404,7 @@ TEST(bad_arguments, "law 9: bad arguments give distinct results, and C stays as 
     for (i = 0; i < 64; i++) a[i] = b[i] = c[i] = kept[i] = (float)(int)i;
     CHECK_EQ_INT(amp_cpu_backend(&backend), AMP_OK);
 #define GEMM(back, ta, tb, m, n, k, a, at, lda, b, bt, ldb, c, ct, ldc) \
-    amp_gemm(back, ta, tb, m, n, k, 1.0f, a, at, lda, b, bt, ldb, 0.0f, c, ct, ldc)
+    gemm_one(back, ta, tb, m, n, k, 1.0f, a, at, lda, b, bt, ldb, 0.0f, c, ct, ldc)
 #define BAD(wanted, ...) CHECK_EQ_INT(GEMM(__VA_ARGS__), wanted)
     BAD(AMP_ERROR_INVALID_ENUM, NULL, 0, 0, 2, 3, 4, a, bad, 0, b, AMP_F32, 0, c, AMP_F32, 0);
     BAD(AMP_ERROR_INVALID_ENUM, NULL, 0, 0, 2, 3, 4, a, AMP_F32, 0, b, bad, 0, c, AMP_F32, 0);
@@ -455,7 +455,7 @@ static amp_result sides(int what, size_t a, size_t b) {
     if (what == 5) g.count = a, g.stride_a = b;
     if (what == 6) g.count = a, g.stride_b = b;
     if (what == 7) g.count = a, g.stride_c = b;
-    return amp_gemm_ex(NULL, &g);
+    return amp_gemm(NULL, &g);
 }
 
 TEST(large_sides, "law 11: matrices of up to SIZE_MAX / 8 elements are ordinary, larger ones are AMP_ERROR_TOO_LARGE, also "
@@ -509,12 +509,12 @@ static void one_far(int trans, amp_dtype type, amp_dtype c_type, size_t apart, i
         spread(far[2] + i * apart * c_size, apart ? g.ldc : rows, (char *)near[2] + i * g.stride_c * c_size, g.m, g.n,
                c_size);
     }
-    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
     g.a = far[0], g.b = far[1], g.c = far[2];
     if (apart) g.stride_a = g.stride_b = g.stride_c = apart;
     else g.lda = g.ldb = g.ldc = rows;
     if (shared) CHECK(white_gemm_shares(&g, 3));
-    else CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    else CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
     for (i = 0; i < g.count; i++)
         for (k = 0; k < g.m; k++)
             memcpy(far_c + (i * g.m + k) * g.n * c_size, far[2] + (i * apart + k * g.ldc) * c_size, g.n * c_size);
@@ -646,6 +646,25 @@ TEST(bits_amx, "law 7: in AMX products of halves equal the model of the tiles, o
     bits_in_tier("amx", BITS_TILES);
 }
 
+TEST(activation, "law 9: an activation that there is not is refused, and C stays as it was") {
+    float         a[1] = {-3}, c[1] = {7};
+    amp_gemm_args g;
+    memset(&g, 0, sizeof g);
+    g.m = g.n = g.k = 1, g.a = g.b = a, g.c = c;
+    g.alpha      = -1.0f;
+    g.activation = (amp_activation)(AMP_ACTIVATION_RELU + 1);
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_ERROR_INVALID_ENUM);
+    g.activation = (amp_activation)-1;
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_F32(c[0], 7.0f);
+    g.activation = AMP_ACTIVATION_NONE;
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
+    CHECK_EQ_F32(c[0], -9.0f);
+    g.activation = AMP_ACTIVATION_RELU;
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
+    CHECK_EQ_F32(c[0], 0.0f);
+}
+
 TEST(rounded, "manual: compute rounds fp32 operands to 16 bits: in every tier the bits of amp_cast and "
               "then the product, hostile values included; the other 16-bit type is refused by name") {
     static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"};
@@ -672,13 +691,13 @@ TEST(rounded, "manual: compute rounds fp32 operands to 16 bits: in every tier th
         z[0]      = 77.0f;
         g.a_type  = a;
         g.compute = compute;
-        CHECK_EQ_INT(amp_gemm_ex(NULL, &g), i / 4 == 3 || i % 4 == 3 ? AMP_ERROR_INVALID_ENUM
+        CHECK_EQ_INT(amp_gemm(NULL, &g), i / 4 == 3 || i % 4 == 3 ? AMP_ERROR_INVALID_ENUM
                                             : mixed ? AMP_ERROR_MIXED_TYPES : AMP_OK);
         CHECK_EQ_F32(z[0], i / 4 == 3 || i % 4 == 3 || mixed ? 77.0f : 0.0f);
         g.a = y, g.b = x; /* the other one */
         g.a_type = AMP_F32, g.b_type = a;
         if (i / 4 < 3 && i % 4 < 3)
-            CHECK_EQ_INT(amp_gemm_ex(NULL, &g), mixed ? AMP_ERROR_MIXED_TYPES : AMP_OK);
+            CHECK_EQ_INT(amp_gemm(NULL, &g), mixed ? AMP_ERROR_MIXED_TYPES : AMP_OK);
         g.a = x, g.b = y;
         g.b_type = AMP_F32;
     }
@@ -705,7 +724,7 @@ static int refused_child(void) {
     if (!refuse_tiles()) return 2;
     for (i = 0; i < 64 * 64; i++) a[i] = 0x3f80;
     if (strcmp(amp_cpu_tier(), "amx") != 0) return 3;
-    amp_gemm(NULL, 0, 0, 64, 64, 64, 1.0f, a, AMP_BF16, 0, a, AMP_BF16, 0, 0.0f, c, AMP_F32, 0);
+    gemm_one(NULL, 0, 0, 64, 64, 64, 1.0f, a, AMP_BF16, 0, a, AMP_BF16, 0, 0.0f, c, AMP_F32, 0);
     if (!fell_back()) return 4;
     for (i = 0; i < 64 * 64; i++)
         if (c[i] < 64.0f || c[i] > 64.0f) return 5;
@@ -768,8 +787,8 @@ TEST(transposes, "manual: a transpose's product B' A' has the bits of A B, but f
             int       differ = 0;
             for (i = 0; i < M * K; i++) store(a, p, i, random_value());
             for (i = 0; i < K * N; i++) store(b, q, i, random_value());
-            amp_gemm(NULL, 0, 0, M, N, K, 1.0f, a, p, 0, b, q, 0, 0.0f, c, AMP_F32, 0);
-            amp_gemm(NULL, 1, 1, N, M, K, 1.0f, b, q, 0, a, p, 0, 0.0f, d, AMP_F32, 0);
+            gemm_one(NULL, 0, 0, M, N, K, 1.0f, a, p, 0, b, q, 0, 0.0f, c, AMP_F32, 0);
+            gemm_one(NULL, 1, 1, N, M, K, 1.0f, b, q, 0, a, p, 0, 0.0f, d, AMP_F32, 0);
             for (i = 0; i < M * N; i++)
                 differ += tiles_bits(c[i]) != tiles_bits(d[i % N * M + i / N]);
             CHECK_EQ_INT(differ != 0, parts && strcmp(tiers[t], "amx") == 0);
@@ -852,7 +871,7 @@ TEST(environment, "manual: rounding is to nearest and subnormals count, whatever
 }
 
 /* Small integers, so that every sum is exact and only the last rounding shows. */
-TEST(gemm_bias, "manual: amp_gemm_ex adds bias, then ReLU, in fp32, rounds once; NaN stays") {
+TEST(gemm_bias, "manual: amp_gemm adds bias, then ReLU, in fp32, rounds once; NaN stays") {
     static const amp_dtype types[3] = {AMP_F32, AMP_F16, AMP_BF16};
     static unsigned char   a[70 * 40 * 4], b[70 * 40 * 4], c[70 * 80 * 4], bias[80 * 4];
     static float           fa[70 * 40], fb[70 * 40]; /* a and b */
@@ -933,7 +952,7 @@ TEST(heads, "manual: matrices of C may lie side by side in rows that hold them a
                                   AMP_F32, DIM, K * DIM, 0.0f, c, AMP_F32, LD, DIM, HEADS),
                  AMP_OK);
     for (h = 0; h < HEADS; h++) {
-        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, ROWS, DIM, K, 1.0f, a + h * K, AMP_F32, HEADS * K,
+        CHECK_EQ_INT(gemm_one(NULL, 0, 0, ROWS, DIM, K, 1.0f, a + h * K, AMP_F32, HEADS * K,
                               b + h * K * DIM, AMP_F32, DIM, 0.0f, one, AMP_F32, 0),
                      AMP_OK);
         for (i = 0; i < ROWS; i++)
@@ -982,7 +1001,7 @@ TEST(layout, "contract: every engine's strip, panel and sums have room in the wo
     CHECK(engine >= 2);
 }
 
-TEST(nothing_to_read, "law 11: batches of n = 0 with packed strides are ordinary; what alpha 0 does "
+TEST(nothing_to_read, "law 11: batches of n = 0 with packed strides are ordinary; what a k of 0 does "
                       "not read may be NULL") {
     float c[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     CHECK_EQ_INT(gemm_batched(NULL, 0, 0, 4, 0, 3, 1.0f, c, AMP_F32, 0, 12, NULL, AMP_F32, 0, 0,
@@ -991,15 +1010,15 @@ TEST(nothing_to_read, "law 11: batches of n = 0 with packed strides are ordinary
     CHECK_EQ_INT(gemm_batched(NULL, 0, 0, 0, 4, 3, 1.0f, NULL, AMP_F32, 0, 0, c, AMP_F32, 0, 12,
                                   0.0f, NULL, AMP_F32, 0, 0, 5),
                  AMP_OK);
-    CHECK_EQ_INT(amp_gemm(NULL, 0, 1, 3, 4, 5, 0.0f, NULL, AMP_F16, 0, NULL, AMP_BF16, 0, 0.5f, c,
+    CHECK_EQ_INT(gemm_one(NULL, 0, 1, 3, 4, 0, 1.0f, NULL, AMP_F16, 0, NULL, AMP_BF16, 0, 0.5f, c,
                           AMP_F32, 0),
                  AMP_OK);
     CHECK_EQ_F32(c[3], 2.0f);
     CHECK_EQ_F32(c[11], 6.0f);
-    CHECK_EQ_INT(amp_gemm(NULL, 0, 1, 3, 4, 5, 1.0f, NULL, AMP_F16, 0, c, AMP_BF16, 0, 0.5f, c,
+    CHECK_EQ_INT(gemm_one(NULL, 0, 1, 3, 4, 5, 1.0f, NULL, AMP_F16, 0, c, AMP_BF16, 0, 0.5f, c,
                           AMP_F32, 0),
                  AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_gemm(NULL, 0, 1, 3, 4, 5, 0.0f, NULL, (amp_dtype)9, 0, NULL, AMP_BF16, 0, 0.5f,
+    CHECK_EQ_INT(gemm_one(NULL, 0, 1, 3, 4, 0, 1.0f, NULL, (amp_dtype)9, 0, NULL, AMP_BF16, 0, 0.5f,
                           c, AMP_F32, 0),
                  AMP_ERROR_INVALID_ENUM);
 }
@@ -1054,20 +1073,20 @@ TEST(overlap, "manual: a C whose first element is one of A or B is refused and n
         for (i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(BELOW(64) + 1);
         for (i = 0; i < 3; i++) memcpy(apart[i], bytes, sizeof bytes);
         g.a = bytes + at[0], g.b = bytes + at[1], g.c = bytes + at[2];
-        CHECK_EQ_INT(amp_gemm_ex(NULL, &g), first ? AMP_ERROR_OVERLAP : AMP_OK);
+        CHECK_EQ_INT(amp_gemm(NULL, &g), first ? AMP_ERROR_OVERLAP : AMP_OK);
         refused += first != 0, shared += first == 0;
         g.a = apart[0] + at[0], g.b = apart[1] + at[1], g.c = apart[2] + at[2];
-        if (!first) CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+        if (!first) CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
         CHECK_MEM(bytes, apart[2], sizeof bytes);
     }
     CHECK(refused > 500 && shared > 2000);
 #undef BELOW
     {
         float x[4] = {1, 2, 3, 4};
-        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 2, 2, 2, 1.0f, x, AMP_F32, 0, x, AMP_F32, 0, 0.0f, x,
+        CHECK_EQ_INT(gemm_one(NULL, 0, 0, 2, 2, 2, 1.0f, x, AMP_F32, 0, x, AMP_F32, 0, 0.0f, x,
                               AMP_F32, 0), AMP_ERROR_OVERLAP);
         CHECK_EQ_F32(x[3], 4.0f);
-        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 2, 2, 2, 0.0f, x, AMP_F32, 0, x, AMP_F32, 0, 2.0f, x,
+        CHECK_EQ_INT(gemm_one(NULL, 0, 0, 2, 2, 0, 1.0f, x, AMP_F32, 0, x, AMP_F32, 0, 2.0f, x,
                               AMP_F32, 0), AMP_OK); /* they are not read */
         CHECK_EQ_F32(x[3], 8.0f);
     }
@@ -1094,7 +1113,7 @@ static void cast_product(float *c, const float *a, int trans_a, const float *b, 
     g.a = as, g.b = bs, g.c = c;
     g.a_type = g.b_type = compute;
     g.beta = beta, g.bias = bias;
-    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
     free(as), free(bs);
 }
 
@@ -1132,7 +1151,7 @@ static void one_layer(size_t rows, size_t in, size_t out, amp_dtype compute) {
     free(dw), free(dw2), free(db), free(db2);
 }
 
-TEST(layers, "manual: amp_matmul and a linear layer's products have the bits of casts and amp_gemm_ex; "
+TEST(layers, "manual: amp_matmul and a linear layer's products have the bits of casts and amp_gemm; "
              "dbias is summed row after row; accumulate adds to what was there") {
     static const size_t sizes[][3] = {{1, 1, 1}, {3, 5, 2}, {17, 40, 33}, {64, 64, 64}, {5, 0, 3},
                                       {0, 4, 3}, {4, 6, 0}};
@@ -1208,10 +1227,10 @@ TEST(layers_bias, "manual: a C that begins in its bias, and a dbias that shares 
     g.count = 2, g.stride_c = 16;
     g.a = a, g.b = a, g.c = c + 4, g.bias = c + 4;
     g.bias_type = AMP_BF16;
-    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_ERROR_OVERLAP);
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_ERROR_OVERLAP);
     CHECK_MEM(c, before, sizeof c);
     g.bias = c + 6; /* between two rows */
-    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
     memcpy(c, before, sizeof c);
     for (i = 0; i < 16; i++) { /* dy, dx or dw is c + 4 to c + 8 */
         const int        accumulate = i % 2;
@@ -1376,7 +1395,7 @@ static amp_result batch_run(int way, const amp_gemm_args *g) {
     if (way == BATCH_LINEAR)
         result = amp_linear((float *)g->c, (const float *)g->a, (const float *)g->b, (const float *)g->bias, g->m,
                             g->k, g->n, g->compute);
-    else result = amp_gemm_ex(NULL, g);
+    else result = amp_gemm(NULL, g);
     amp_autocast_use(NULL);
     return result;
 }
@@ -1394,7 +1413,7 @@ static amp_gemm_args batch_problem(const batch_kind *kind, size_t n, size_t k) {
     if (linear) return g;
     g.c_type = (amp_dtype)(random_below(3) ? 0 : random_below(3));
     g.lda += random_below(3), g.ldb += random_below(3), g.ldc += random_below(3);
-    g.relu = random_below(4) == 0;
+    g.activation = random_below(4) ? AMP_ACTIVATION_NONE : AMP_ACTIVATION_RELU;
     if (bits_coin()) g.alpha = 0.75f, g.beta = 0.5f;
     return g;
 }
@@ -1482,7 +1501,7 @@ TEST(batch_stored, "manual: a row of C has the same bits in any batch and at any
     batch_rows(kinds, COUNT_OF(kinds));
 }
 
-TEST(batch_rounded, "manual: the same where compute rounds to 16 bits, by amp_gemm_ex and amp_linear") {
+TEST(batch_rounded, "manual: the same where compute rounds to 16 bits, by amp_gemm and amp_linear") {
     static const batch_kind kinds[] = {{BATCH_PLAIN, AMP_F32, AMP_F32, AMP_F16, 0, "fp16"},
                                        {BATCH_PLAIN, AMP_F32, AMP_F32, AMP_BF16, 0, "bf16"},
                                        {BATCH_PLAIN, AMP_F16, AMP_F32, AMP_F16, 0, "stored fp16"},
@@ -1533,11 +1552,11 @@ TEST(batch_zero, "manual: the same where what a row adds last underflows: its ze
                     for (i = 0; i < M; i++)
                         ampi_store(a, g.a_type, g.trans_a ? (k - 1) * M + i : i * k + k - 1, 0x0da20000u); /* 1e-30 */
                     for (i = 0; i < n; i++) b[g.trans_b ? i * k + k - 1 : (k - 1) * n + i] = -1e-10f;
-                    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+                    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
                     g.c = part, g.lda = g.trans_a ? M : 0;
                     for (i = 0; i < COUNT_OF(few); i++) {
                         g.m = few[i];
-                        CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+                        CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
                         CHECK_MEM(part, c, few[i] * n * sizeof *c);
                     }
                 }
@@ -1552,29 +1571,30 @@ static amp_result see_alpha(const amp_backend *self, const amp_gemm_args *args) 
     return AMP_OK;
 }
 
-#define GEMM_ALPHA(backend, alpha)                                                             \
-    amp_gemm(backend, 0, 0, 1, 1, 1, alpha, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, c, AMP_F32, 0)
-TEST(alpha, "manual: an alpha of 0 is a factor in amp_gemm, as in BLAS; in amp_gemm_args it means 1") {
+TEST(alpha, "manual: in amp_gemm_args an alpha of 0, of either sign, means 1; C = beta C is a k of 0") {
     float          a[1] = {3}, b[1] = {5}, c[1] = {7};
     amp_backend    backend;
     ampi_functions functions;
     amp_gemm_args  g;
     memset(&g, 0, sizeof g);
     g.m = g.n = g.k = 1, g.a = a, g.b = b, g.c = c;
-    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
     CHECK_EQ_F32(c[0], 15.0f);
-    CHECK_EQ_INT(GEMM_ALPHA(NULL, 0.0f), AMP_OK);
-    CHECK_EQ_F32(c[0], 0.0f);
+    g.alpha = -0.0f, g.beta = 2.0f;
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
+    CHECK_EQ_F32(c[0], 45.0f);
+    g.k = 0;
+    CHECK_EQ_INT(amp_gemm(NULL, &g), AMP_OK);
+    CHECK_EQ_F32(c[0], 90.0f);
     CHECK_EQ_INT(amp_cpu_backend(&backend), AMP_OK);
     functions         = *backend.functions;
     functions.gemm_fn = see_alpha;
     backend.functions = &functions;
-    CHECK_EQ_INT(amp_gemm_ex(&backend, &g), AMP_OK);
+    CHECK_EQ_INT(amp_gemm(&backend, &g), AMP_OK);
     CHECK_EQ_F32(alpha_seen, 1.0f);
-    CHECK_EQ_INT(GEMM_ALPHA(&backend, 0.0f), AMP_OK);
-    CHECK_EQ_F32(alpha_seen, 0.0f);
-    CHECK_EQ_INT(GEMM_ALPHA(&backend, -0.0f), AMP_OK);
-    CHECK_EQ_F32(alpha_seen, -0.0f);
+    g.alpha = 0.0f;
+    CHECK_EQ_INT(amp_gemm(&backend, &g), AMP_OK);
+    CHECK_EQ_F32(alpha_seen, 1.0f);
 }
 
 int main(int argc, char **argv) {
@@ -1602,6 +1622,7 @@ int main(int argc, char **argv) {
     RUN(bits_mmla);
     RUN(bits_pairs);
     RUN(bits_amx);
+    RUN(activation);
     RUN(rounded);
     RUN(transposes);
     RUN(traps);

@@ -12,6 +12,7 @@
 
 #define _POSIX_C_SOURCE 200809L
 #include "amp.h"
+#include "../support/gemm_args.h"
 #include "../support/model.h"
 #include "../support/posix.h"
 #include "../support/random.h"
@@ -1391,10 +1392,10 @@ static void call_product(int i) {
     for (k = 0; k < 32; k++) put_value(b, AMP_F16, k, copy[k]);
     for (k = 0; k < 1024 * 4; k++) put_value(activations, AMP_F32, k, (f32)(0x3f800000 + 37 * k));
     for (k = 0; k < 1024 * 4; k++) put_value(a, AMP_F16, k, (f32)(0x3f800000 + 37 * k));
-    SAME("a product", amp_gemm(NULL, 1, 0, 8, 1024, 4, 1.0f, x, AMP_F32, 0, activations, AMP_F32, 0,
+    SAME("a product", gemm_one(NULL, 1, 0, 8, 1024, 4, 1.0f, x, AMP_F32, 0, activations, AMP_F32, 0,
                                0.0f, product[0], AMP_F32, 0), AMP_OK);
     scope = amp_autocast_use(NULL);
-    SAME("a product", amp_gemm(NULL, 1, 0, 8, 1024, 4, 1.0f, b, AMP_F16, 0, a, AMP_F16, 0,
+    SAME("a product", gemm_one(NULL, 1, 0, 8, 1024, 4, 1.0f, b, AMP_F16, 0, a, AMP_F16, 0,
                                0.0f, product[1], AMP_F32, 0), AMP_OK);
     amp_autocast_use(scope);
     for (k = 0; k < 1024 * 8; k++)

@@ -9,7 +9,7 @@
 #define AMP_CUBLAS
 #define AMP_IMPLEMENTATION
 #include "amp.h"
-#include "../support/gemm_ex.h"
+#include "../support/gemm_args.h"
 #include "../support/random.h"
 #include "../support/test.h"
 
@@ -705,7 +705,7 @@ TEST(streams, "manual: products on another stream than that of the session's bac
             w.stream = i ? second : mine;
             upload(w.c, w.host_c.data(), ELEMENTS);
             OK(amp_cuda_backend(&other, w.stream, own));
-            OK(amp_gemm(&other, 0, 0, 34, 33, 35, 1.0f, w.b, AMP_F32, 36, w.a, AMP_F32, 34, 0.0f,
+            OK(gemm_one(&other, 0, 0, 34, 33, 35, 1.0f, w.b, AMP_F32, 36, w.a, AMP_F32, 34, 0.0f,
                         w.c, AMP_F32, 34));
             check_product(__LINE__, c, i ? AMP_F32 : AMP_F16, w.host_a, w.host_b, w.host_c);
         }
@@ -871,10 +871,10 @@ TEST(gemm_half_c, "manual: amp_gemm into a half C works for any size in a scope:
     OK(amp_cuda_backend(&w.gpu, w.stream, own));
     for (size_t n = 1; n < 40; n += 3) {
         const uint64_t small = w.session.left_fp32;
-        OK(amp_gemm(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
+        OK(gemm_one(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
                     AMP_F16, 0));
         CHECK_EQ_U64(w.session.left_fp32, small);
-        OK(amp_gemm(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
+        OK(gemm_one(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
                     AMP_F32, 0));
         CHECK_EQ_U64(w.session.left_fp32, small + (n < 32));
     }

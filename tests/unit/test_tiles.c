@@ -6,6 +6,7 @@
 #include "amp.h"
 #include "../support/test.h"
 #include "../support/fp.h"
+#include "../support/gemm_args.h"
 #include "../support/gemm_bits.h"
 
 static void random_products(const char *tier, int rule) {
@@ -85,26 +86,26 @@ TEST(permission, "manual: the permission for tiles is asked for at the first pro
     if (!white_tiles_granted) SKIP("amp.o has no model: make build/tests/model-amx.log");
     CHECK_EQ_INT(strcmp(amp_cpu_tier(), "amx"), 0);
     amp_cast(a, AMP_F16, x, AMP_F32, 1024);
-    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, x, AMP_F32, 0, x, AMP_F32, 0, 0, c, AMP_F32, 0);
-    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, x, AMP_F32, 0, a, AMP_F16, 0, 0, c, AMP_F32, 0);
-    amp_gemm(NULL, 0, 0, 32, 32, 31, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
-    amp_gemm(NULL, 0, 0, 1, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    gemm_one(NULL, 0, 0, 32, 32, 32, 1, x, AMP_F32, 0, x, AMP_F32, 0, 0, c, AMP_F32, 0);
+    gemm_one(NULL, 0, 0, 32, 32, 32, 1, x, AMP_F32, 0, a, AMP_F16, 0, 0, c, AMP_F32, 0);
+    gemm_one(NULL, 0, 0, 32, 32, 31, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    gemm_one(NULL, 0, 0, 1, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
     CHECK_EQ_INT(*white_tiles_asked, 0);
     *white_tiles_granted = 0;
-    CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32,
+    CHECK_EQ_INT(gemm_one(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32,
                           0), AMP_OK);
     CHECK_EQ_INT(*white_tiles_asked, 1);
     CHECK_EQ_INT(strcmp(amp_cpu_tier(), "avx512"), 0);
-    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    gemm_one(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
     CHECK_EQ_INT(*white_tiles_asked, 1);
     *white_tiles_granted = 1;
     CHECK_EQ_INT(amp_cpu_force_tier("c"), AMP_OK);
-    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    gemm_one(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
     CHECK_EQ_INT(*white_tiles_asked, 1);
     CHECK_EQ_INT(amp_cpu_force_tier("amx"), AMP_OK);
     CHECK_EQ_INT(*white_tiles_asked, 1);
-    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
-    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    gemm_one(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    gemm_one(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
     CHECK_EQ_INT(*white_tiles_asked, 2);
     CHECK_EQ_INT(strcmp(amp_cpu_tier(), "amx"), 0);
 }
@@ -303,7 +304,7 @@ TEST(edges, "manual: in tiles bf16 subnormals count as 0, fp16 subnormals do not
         for (i = 0; i < 32 * 32; i++) b[i] = one[type];
         a[0]  = 1; /* the least subnormal */
         a[32] = inf[type];
-        amp_gemm(NULL, 0, 0, 64, 32, 32, 1.0f, a, (amp_dtype)type, 0, b, (amp_dtype)type, 0, 0.0f,
+        gemm_one(NULL, 0, 0, 64, 32, 32, 1.0f, a, (amp_dtype)type, 0, b, (amp_dtype)type, 0, 0.0f,
                  c, AMP_F32, 0);
         CHECK_EQ_F32(c[0], type == 1 ? 5.9604644775390625e-8f : 0.0f);
         if (type == 2) CHECK_EQ_U32(tiles_bits(c[32]), 0x7f800000u);

@@ -42,7 +42,7 @@ static unsigned product(amp_dtype a_type, amp_dtype compute) {
     g.b       = b;
     g.c       = c;
     g.compute = compute;
-    if (amp_gemm_ex(NULL, &g) != AMP_OK) return 99;
+    if (amp_gemm(NULL, &g) != AMP_OK) return 99;
     return calls == before && memcmp(c, rounded, sizeof c) != 0 ? 98 : calls - before;
 }
 

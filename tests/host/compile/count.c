@@ -9,6 +9,8 @@ static uint16_t a16[N * N], b16[N * N];
 
 int main(int argc, char **argv) {
     const char *way = argc > 1 ? argv[1] : "none";
+    const amp_gemm_args g = {.m = N, .n = N, .k = N, .a = a16, .a_type = AMP_BF16,
+                             .b = b16, .b_type = AMP_BF16, .c = c};
     int         i;
     puts(amp_cpu_tier());
     for (i = 0; i < N * N; i++) a[i] = (float)(i % 7), b[i] = (float)(i % 5) - 2.0f;
@@ -16,7 +18,6 @@ int main(int argc, char **argv) {
     amp_cast(b16, AMP_BF16, b, AMP_F32, N * N);
     if (!strcmp(way, "fp32")) amp_matmul(c, a, b, N, N, N, AMP_F32);
     if (!strcmp(way, "rounded")) amp_matmul(c, a, b, N, N, N, AMP_BF16);
-    if (!strcmp(way, "bf16"))
-        amp_gemm(NULL, 0, 0, N, N, N, 1.0f, a16, AMP_BF16, 0, b16, AMP_BF16, 0, 0.0f, c, AMP_F32, 0);
+    if (!strcmp(way, "bf16")) amp_gemm(NULL, &g);
     return 0;
 }

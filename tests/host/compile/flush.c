@@ -14,7 +14,7 @@ static __attribute__((noinline)) void product(float alpha, const float *a, const
     g.alpha = alpha;
     g.a = a, g.b = b, g.c = c;
     g.m = g.n = g.k = 1;
-    (void)amp_gemm_ex(NULL, &g);
+    (void)amp_gemm(NULL, &g);
 }
 
 int main(void) {
