@@ -5571,9 +5571,12 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
 AMP_DEF amp_result amp_optimizer_set_steps(amp_optimizer *opt, uint64_t steps, uint64_t skipped) {
     ampi_control c, *there;
     size_t       i;
+    char         room[AMPI_DECIMALS];
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    if (steps > UINT64_MAX / 2) return ampi_out("steps", (double)steps, "less than 2^63");
-    if (skipped > UINT64_MAX / 2) return ampi_out("skipped", (double)skipped, "less than 2^63");
+    if ((steps | skipped) > UINT64_MAX / 2)
+        return ampi_refuse(AMP_ERROR_INVALID_CONFIG, "%s is %s, and must be less than 2^63",
+                           steps > UINT64_MAX / 2 ? "steps" : "skipped",
+                           ampi_digits(room, steps > UINT64_MAX / 2 ? steps : skipped));
     there = opt->plan->control;
     AMPI_TRY(ampi_read_back(opt, &c, there, sizeof c));
     for (i = 0; i < opt->plan->num_slots; i++) {
@@ -5630,7 +5633,7 @@ struct ampi_archive {
     size_t         used, size; /* of bytes; size: bytes of the body that were read              */
     uint64_t       count, sum;
     uint64_t       tables;     /* bytes of the body before masters and moments                  */
-    char           name[AMPI_STATE_NAME]; /* of a tensor in the file, for an error's text       */
+    char           name[AMPI_STATE_NAME], digits[2][AMPI_DECIMALS]; /* of an error's text       */
     amp_result     result;     /* the first error; it stops the walk                            */
 };
 
@@ -5706,8 +5709,8 @@ static void ampi_number(ampi_archive *a, void *number, size_t size) {
 
 /* The file is not this optimizer's: tells what differs. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
-    a->result = ampi_refuse(AMP_ERROR_MISMATCH, "%s is %g in the file, not %g", what,
-                            (double)theirs, (double)ours);
+    a->result = ampi_refuse(AMP_ERROR_MISMATCH, "%s is %s in the file, not %s", what,
+                            ampi_digits(a->digits[0], theirs), ampi_digits(a->digits[1], ours));
 }
 
 /* A number that must be the same in the file. */

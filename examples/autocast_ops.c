@@ -105,7 +105,7 @@ static void compare(void) {
     for (int p = 0; p < NUM_LISTS; p++) {
         amp_autocast ac;
         must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));
-        must(amp_autocast_override(&ac, policies[p], NULL));
+        must(amp_autocast_override(&ac, policies[p]));
         must(amp_autocast_dump(&ac, read_line, &l[p]));
         printf(p + 1 < NUM_LISTS ? "%-11s" : "%s\n", policies[p]);
     }
@@ -252,8 +252,8 @@ static int run_network(amp_autocast *ac) {
                                noise(3333333333u, CLASSES, WIDTH, 0.3f),
                                noise(4000000000u, CLASSES, WIDTH, 0.5f)};
     amp_autocast plain      = *ac;
-    must(amp_autocast_override(&plain, "off", NULL));
-    must(amp_autocast_override(ac, "head.*=fp32", NULL));
+    must(amp_autocast_override(&plain, "off"));
+    must(amp_autocast_override(ac, "head.*=fp32"));
     printf("\nTwo layers, and a router with autocast disabled, after the override head.*=fp32:\n\n"
            "layer    op             inputs      computed  returned     error\n");
     const double exact = forward(&plain, &x, weights);

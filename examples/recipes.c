@@ -267,7 +267,7 @@ static void recipe_e(void) {
 static amp_optimizer_desc settings(void) {
     static char        why[AMP_PROBLEM_SIZE];
     amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = why};
-    if (amp_optimizer_desc_from_env(&desc, NULL, NULL) != AMP_OK)
+    if (amp_optimizer_desc_from_env(&desc) != AMP_OK)
         fail(2, "the environment", why, "change it, or unset it");
     return desc;
 }

@@ -252,7 +252,7 @@ static void recipe_c(void) {
            found == AMP_ERROR_STALE ? ", AMP_ERROR_STALE" : amp_result_string(found));
     verdict(casts == 1 && found == AMP_ERROR_STALE && stale == w &&
           (int)session.misses == casts + 8 && (int)session.hits == kept + 8 &&
-          amp_session_check(&session, NULL) == AMP_OK);
+          amp_session_check(&session) == AMP_OK);
     amp_session_end(&session);
     amp_optimizer_free(&opt);
 }

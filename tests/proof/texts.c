@@ -54,7 +54,7 @@ static void as_values(const char *text) {
         before = d;
         values[0] = values[1] = NULL;
         values[i]             = text;
-        if (amp_optimizer_desc_from_env(&d, NULL, NULL) == AMP_OK) {
+        if (amp_optimizer_desc_from_env(&d) == AMP_OK) {
             taken++;
             if ((uint32_t)d.dtype > 2u) stop("what is taken is a type", text);
         } else {

@@ -96,7 +96,7 @@ static void check_ok(const amp_optimizer_desc *before, const amp_optimizer_desc 
     const char        *enable = getenv("AMP_ENABLE");
     PROPERTY(!problem[0], "no error is no problem");
     PROPERTY(init_of(after) == AMP_OK, "amp_optimizer_init, and _add, take what came from the environment");
-    PROPERTY(amp_optimizer_desc_from_env(&again, NULL, NULL) == AMP_OK &&
+    PROPERTY(amp_optimizer_desc_from_env(&again) == AMP_OK &&
                  memcmp(&again, after, sizeof again) == 0,
              "asking twice changes nothing");
     other.dtype  = before->dtype;

@@ -151,7 +151,7 @@ static void check_words(const amp_autocast *before, const amp_autocast *after, c
         memcpy(word, text, length);
         word[length] = '\0';
         text += length;
-        result = amp_autocast_override(&ac, word, NULL);
+        result = amp_autocast_override(&ac, word);
         check_op_names(word);
         word[strcspn(word, "=")] = '\0';
         check_op_names(word);
@@ -169,11 +169,11 @@ static void check_text(amp_autocast *ac, const char *text) {
     const amp_result   result   = amp_autocast_override(ac, text, &position);
     if (result == AMP_OK) {
         PROPERTY(position == 99999, "there is no position without an error");
-        PROPERTY(amp_autocast_override(&again, text, NULL) == AMP_OK &&
+        PROPERTY(amp_autocast_override(&again, text) == AMP_OK &&
                      memcmp(ac, &again, sizeof again) == 0,
                  "the same text makes the same policy");
         if (ac->num_overrides == 0)
-            PROPERTY(amp_autocast_override(&again, text, NULL) == AMP_OK &&
+            PROPERTY(amp_autocast_override(&again, text) == AMP_OK &&
                          memcmp(ac, &again, sizeof again) == 0,
                      "a text without layers changes nothing the second time");
     } else {
