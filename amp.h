@@ -3037,15 +3037,6 @@ static amp_result ampi_type_ok(const char *field, amp_dtype type) {
     return amp_dtype_size(type) ? AMP_OK : ampi_unknown(field, (int)type);
 }
 
-/* A list of what must not be, and its errors; the last row is true, with AMP_OK. Without a text:
-   an error that is told. */
-typedef struct ampi_refusal { int is; amp_result result; const char *text; } ampi_refusal;
-
-static amp_result ampi_refuse_first(const ampi_refusal *why) {
-    while (!why->is) why++;
-    return why->text ? ampi_refuse(why->result, "%s", why->text) : why->result;
-}
-
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
 static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
@@ -4067,7 +4058,7 @@ static AMPI_NOINLINE amp_result ampi_desc_numbers_ok(const amp_optimizer_desc *d
 
 /* Is it a row of AMP_STORAGE_LIST? */
 static amp_result ampi_storage_ok(const amp_storage *s) {
-#define AMPI_STORAGE_NAME(name, master, moments) " " name
+#define AMPI_STORAGE_NAME(name, master, moments) name ", "
 #define AMPI_STORAGE_ROW(name, master, moments)  {AMP_FORMAT_##master, AMP_FORMAT_##moments},
     static const amp_storage rows[] = {AMP_STORAGE_LIST(AMPI_STORAGE_ROW)};
 #undef AMPI_STORAGE_ROW
@@ -4080,9 +4071,10 @@ static amp_result ampi_storage_ok(const amp_storage *s) {
         return ampi_unknown("amp_storage.master", (int)s->master);
     if ((unsigned)s->moments >= formats)
         return ampi_unknown("amp_storage.moments", (int)s->moments);
-    return ampi_refuse(AMP_ERROR_INVALID_CONFIG, "amp_storage is %s+%s: take one of%s",
-                       ampi_formats[s->master].name, ampi_formats[s->moments].name,
-                       AMP_STORAGE_LIST(AMPI_STORAGE_NAME));
+    return ampi_refuse(AMP_ERROR_INVALID_CONFIG,
+                       "amp_storage is %s+%s: take " AMP_STORAGE_LIST(AMPI_STORAGE_NAME)
+                       "as in AMP_STORAGE_LIST",
+                       ampi_formats[s->master].name, ampi_formats[s->moments].name);
 #undef AMPI_STORAGE_NAME
 }
 
@@ -4200,44 +4192,45 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
     const int          coded  = apart || s.moments != AMP_FORMAT_F32;
     const int          same   = t->model && t->model == (void *)t->weight;
     const amp_dtype    type   = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
-    const ampi_refusal why[]  = {
-        {coded && opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED,
-         "storage" AMPI_FUSED_ALONE},
-        {apart && type != AMP_BF16, AMP_ERROR_UNSUPPORTED,
-         "its masters are stored beside a model of AMP_BF16: set desc.dtype or model_type, or "
-         "AMP_FORMAT_F32"},
-        {groups && t->rows && t->rows->row_length % AMPI_GROUP != 0, AMP_ERROR_UNSUPPORTED,
-         "moments of 8 bits need a row_length that is a multiple of 32"},
-        {1, AMP_OK, NULL}};
-    return ampi_refuse_first(why);
+    if (coded && opt->desc.kind == AMP_KIND_OWN)
+        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "storage" AMPI_FUSED_ALONE);
+    if (apart && type != AMP_BF16)
+        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "its masters are stored beside a model of AMP_BF16: "
+                                                  "set desc.dtype or model_type, or AMP_FORMAT_F32");
+    if (groups && t->rows && t->rows->row_length % AMPI_GROUP != 0)
+        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "row_length is %g, and must be a multiple of 32 for "
+                                                  "moments of 8 bits", (double)t->rows->row_length);
+    return AMP_OK;
 }
 
 /* May t be the next tensor, or (flat) be of a flat array? */
 static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
                                                   int flat) {
-    const ampi_refusal why[] = {
-        {t->model && t->model == (void *)t->weight && t->model_type != AMP_F32,
-         AMP_ERROR_INVALID_CONFIG, "its model is its weight, but model_type is of 16 bits"},
-        {t->grad == AMP_NO_GRAD, AMP_ERROR_INVALID_ARGUMENT,
-         "AMP_NO_GRAD is for rebind: set grad_later"},
-        {t->n && !t->weight && !t->model, AMP_ERROR_INVALID_ARGUMENT,
-         "it has neither a weight nor a model"},
-        {t->keep_fp32 && t->model && t->model_type != AMP_F32, AMP_ERROR_INVALID_CONFIG,
-         "keep_fp32 is set, but its model is of 16 bits"},
-        {t->rows && flat, AMP_ERROR_UNSUPPORTED,
-         "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add"},
-        {t->own && t->rows, AMP_ERROR_UNSUPPORTED, "own is for a tensor without rows"},
-        {1, AMP_OK, NULL}};
+    const int halves = t->model && t->model_type != AMP_F32;
     AMPI_TRY(ampi_type_ok("grad_type", t->grad_type));
     if (t->model) AMPI_TRY(ampi_type_ok("model_type", t->model_type));
+    if (halves && t->model == (void *)t->weight)
+        return ampi_refuse(AMP_ERROR_INVALID_CONFIG,
+                           "its model is its weight, but model_type is of 16 bits");
+    if (t->grad == AMP_NO_GRAD)
+        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "AMP_NO_GRAD is for rebind: set grad_later");
+    if (t->n && !t->weight && !t->model)
+        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "it has neither a weight nor a model");
     AMPI_TRY(ampi_amount_ok("lr_scale", &t->lr_scale));
     AMPI_TRY(ampi_amount_ok("weight_decay", &t->weight_decay));
     if (t->storage) AMPI_TRY(ampi_storage_ok(t->storage));
-    AMPI_TRY(ampi_refuse_first(why));
+    if (t->keep_fp32 && halves)
+        return ampi_refuse(AMP_ERROR_INVALID_CONFIG,
+                           "keep_fp32 is set, but its model is of 16 bits");
     if (t->n > SIZE_MAX / 64)
         return ampi_refuse(AMP_ERROR_TOO_LARGE, "n is %g, which is too large", (double)t->n);
     if (t->first % AMPI_CHUNK != 0 || t->first > UINT64_MAX / 2)
         return ampi_out("first", (double)t->first, "a multiple of 16384, and less than 2^63");
+    if (t->rows && (flat || t->own))
+        return ampi_refuse(AMP_ERROR_UNSUPPORTED,
+                           flat ? "rows are not for amp_optimizer_add_flat: add that tensor by "
+                                  "amp_optimizer_add"
+                                : "own is for a tensor without rows");
     if (t->rows) AMPI_TRY(ampi_rows_ok(opt, t));
     return ampi_storage_check(opt, t);
 }
@@ -4791,13 +4784,11 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
                                 const void *grad) {
     const amp_tensor *t = ampi_tensor(opt, (int)i);
     const int          own   = !ampi_is_coded(&opt->plan->host_slots[i].master);
-    const ampi_refusal why[] = {
-        {weight && !t->weight && own, AMP_ERROR_UNSUPPORTED,
-         "its master is the optimizer's own: leave weight NULL here"},
-        {grad && grad != AMP_NO_GRAD && !ampi_learns(t), AMP_ERROR_UNSUPPORTED,
-         "it was added as frozen: set grad_later in amp_tensor"},
-        {1, AMP_OK, NULL}};
-    return ampi_of(opt, i, ampi_refuse_first(why));
+    const char *const why = weight && !t->weight && own
+                                ? "its master is the optimizer's own: leave weight NULL here"
+                            : grad && grad != AMP_NO_GRAD && !ampi_learns(t)
+                                ? "it was added as frozen: set grad_later in amp_tensor" : NULL;
+    return why ? ampi_of(opt, i, ampi_refuse(AMP_ERROR_UNSUPPORTED, "%s", why)) : AMP_OK;
 }
 
 static void ampi_bind_slots(ampi_slot *first, size_t count, float *const *weights,
@@ -5530,13 +5521,13 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
     const ampi_slot   *s     = &opt->plan->host_slots[i];
     const ampi_stored *m     = s->moment;
     const int          needs = set && s->n;
-    const ampi_refusal why[] = {
-        {(first && !m[0].data) || (second && !m[1].data), AMP_ERROR_UNSUPPORTED,
-         "it has no such moment: it is frozen, own, or of another desc.kind"},
-        {needs && m[0].data && !first, AMP_ERROR_INVALID_ARGUMENT, "first is NULL"},
-        {needs && m[1].data && !second, AMP_ERROR_INVALID_ARGUMENT, "second is NULL"},
-        {1, AMP_OK, NULL}};
-    return ampi_of(opt, (size_t)i, ampi_refuse_first(why));
+    amp_result         result = AMP_OK;
+    if ((first && !m[0].data) || (second && !m[1].data))
+        result = ampi_refuse(AMP_ERROR_UNSUPPORTED,
+                             "it has no such moment: it is frozen, own, or of another desc.kind");
+    else if (needs && m[0].data && !first) result = ampi_missing("first");
+    else if (needs && m[1].data && !second) result = ampi_missing("second");
+    return ampi_of(opt, (size_t)i, result);
 }
 
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
@@ -7341,19 +7332,22 @@ static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_rows *r      = t->rows;
     const size_t    length = r->row_length ? r->row_length : 1;
     const int       most   = ampi_optimizers[opt->desc.kind].always;
-    const ampi_refusal why[] = {
-        {opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED, "rows" AMPI_FUSED_ALONE},
-        {ampi_num_moments(&opt->desc) > most, AMP_ERROR_UNSUPPORTED,
-         "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW"},
-        {!r->row_length || t->n % length != 0 || !r->max_rows, AMP_ERROR_INVALID_CONFIG,
-         "n must be rows of row_length elements, and max_rows 1 or more"},
-        {ampi_learns(t) && (!r->rows || !r->num_rows), AMP_ERROR_INVALID_ARGUMENT,
-         "it has a row_length, but no rows or num_rows"},
-        {length > INT32_MAX || t->n / length > UINT32_MAX - 2 || r->max_rows > INT32_MAX ||
-             r->max_rows > SIZE_MAX / 64 / length,
-         AMP_ERROR_TOO_LARGE, "its rows, or max_rows, are too many"},
-        {1, AMP_OK, NULL}};
-    return ampi_refuse_first(why);
+    if (opt->desc.kind == AMP_KIND_OWN)
+        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "rows" AMPI_FUSED_ALONE);
+    if (ampi_num_moments(&opt->desc) > most)
+        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "rows are for SGD without momentum: set "
+                                                  "desc.momentum to 0, or use AdamW");
+    if (!r->row_length || t->n % length != 0)
+        return ampi_out("row_length", (double)r->row_length, "1 or more, and divide n");
+    if (!r->max_rows) return ampi_out("max_rows", 0.0, "1 or more");
+    if (ampi_learns(t) && (!r->rows || !r->num_rows))
+        return ampi_missing(r->rows ? "num_rows" : "rows");
+    if (length > INT32_MAX || t->n / length > UINT32_MAX - 2 || r->max_rows > INT32_MAX ||
+        r->max_rows > SIZE_MAX / 64 / length)
+        return ampi_refuse(AMP_ERROR_TOO_LARGE,
+                           "row_length is %g, with n %g and max_rows %g: too large",
+                           (double)r->row_length, (double)t->n, (double)r->max_rows);
+    return AMP_OK;
 }
 
 /* Places tables and sums of gradients of few rows; the sums are the slots' gradients. */
@@ -8217,20 +8211,23 @@ static int ampi_session_runs(const amp_session *s) {
 /* May a session start? */
 static amp_result ampi_session_ok(const amp_session *session, const amp_session_desc *d,
                                   const amp_backend *b) {
-    const ampi_refusal why[] = {
-        {!session, AMP_ERROR_INVALID_ARGUMENT, "session is NULL"},
-        {session && ampi_session_runs(session), AMP_ERROR_BAD_STATE,
-         "this session runs: call amp_session_end first, in its thread"},
-        {!b->functions, AMP_ERROR_INVALID_ARGUMENT,
-         "amp_session_desc.backend was not made by amp_cuda_backend"},
-        {!d->num_bytes && b->functions != &ampi_cpu_functions, AMP_ERROR_INVALID_ARGUMENT,
-         "amp_session_desc.num_bytes is 0, and must be more on a GPU"},
-        {d->num_bytes > SIZE_MAX / 2, AMP_ERROR_TOO_LARGE,
-         "amp_session_desc.num_bytes is above SIZE_MAX / 2"},
-        {b->functions && !b->functions->alloc_fn && !ampi_allocator_ok(&d->allocator),
-         AMP_ERROR_INVALID_ARGUMENT, "amp_session_desc.allocator needs both functions"},
-        {1, AMP_OK, NULL}};
-    return ampi_refuse_first(why);
+    if (!session) return ampi_missing("session");
+    if (ampi_session_runs(session))
+        return ampi_refuse(AMP_ERROR_BAD_STATE,
+                           "this session runs: call amp_session_end first, in its thread");
+    if (!b->functions)
+        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT,
+                           "amp_session_desc.backend was not made by amp_cuda_backend");
+    if (!d->num_bytes && b->functions != &ampi_cpu_functions)
+        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT,
+                           "amp_session_desc.num_bytes is 0, and must be more on a GPU");
+    if (d->num_bytes > SIZE_MAX / 2)
+        return ampi_refuse(AMP_ERROR_TOO_LARGE, "amp_session_desc.num_bytes is %g: too large",
+                           (double)d->num_bytes);
+    return b->functions->alloc_fn || ampi_allocator_ok(&d->allocator)
+               ? AMP_OK
+               : ampi_refuse(AMP_ERROR_INVALID_ARGUMENT,
+                             "amp_session_desc.allocator needs both functions");
 }
 
 /* Is any op in fp16, which needs a loss scale? */
