@@ -2767,12 +2767,9 @@ static const char *const ampi_texts[] = {
     "ok",
     "a NULL pointer, or an index or length out of range",
     "a dtype, preset or kind that amp.h does not know",
-    "a number (of a desc, or lr) is NaN, infinite, out of range or contradicts another",
-    "not offered here: for this type or desc.kind (unscale fp16 with "
-    "amp_scaler_unscale), while a stream is captured, without a cuBLAS handle, or for a "
-    "path that is not a file's",
-    "C begins at an element of A, B or bias, or shares one with another matrix of its batch; or "
-    "weights, gradients and models of an optimizer overlap",
+    "a number is NaN, infinite, out of range or contradicts another",
+    "not offered here, or not while a stream is captured, or without a cuBLAS handle",
+    "arrays overlap that must not",
     "the allocator returned NULL",
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
     "call the init function of this object first",
@@ -2782,8 +2779,7 @@ static const char *const ampi_texts[] = {
     "a step is open: call amp_optimizer_end_step after every begin_step, also where that returns "
     "false, and after every check",
     "no step is open: call amp_optimizer_begin_step, or amp_optimizer_check",
-    "check a gradient before this update, scale the loss, set a learning rate, give a tensor its "
-    "gradient, unscale only once, or ask for a report first",
+    "something must come first",
     "a weight in a session was written to: call amp_session_changed whenever one is",
     "there is no such file",
     "the state could not be read",
@@ -2793,8 +2789,7 @@ static const char *const ampi_texts[] = {
     "the state was saved by a newer amp.h",
     "the state is damaged: its checksum does not match",
     "the state is of other tensors or another kind of optimizer",
-    "fp16 and bf16 in one op or in one desc of a session; a product on CUDA wants A and B of one "
-    "type, and C of that type or fp32",
+    "fp16 and bf16 meet, or types that cuBLAS does not multiply",
     "the op is not safe in 16 bits: override it, or use its logits",
     "a word of the policy cannot be understood",
     "give the backend a workspace, or a larger one, for this product on CUDA",
@@ -3006,6 +3001,9 @@ static AMPI_PRINTS(2) amp_result ampi_refuse(amp_result result, const char *form
     return ampi_repeat(&e);
 }
 
+#define AMPI_REFUSE(is, error, ...) \
+    do { if (is) return ampi_refuse(AMP_ERROR_##error, __VA_ARGS__); } while (0)
+
 /* The error just told is of a tensor. */
 static amp_result ampi_of_tensor(size_t i, const char *name, amp_result result) {
     if (result == AMP_OK) return result;
@@ -3035,6 +3033,15 @@ static amp_result ampi_unknown(const char *field, int value) {
 
 static amp_result ampi_type_ok(const char *field, amp_dtype type) {
     return amp_dtype_size(type) ? AMP_OK : ampi_unknown(field, (int)type);
+}
+
+static AMPI_NOINLINE amp_result ampi_arrays_ok(const void *dst, amp_dtype dst_type, const void *src,
+                                               amp_dtype src_type, size_t n) {
+    AMPI_TRY(ampi_type_ok("dst_type", dst_type));
+    AMPI_TRY(ampi_type_ok("src_type", src_type));
+    AMPI_REFUSE(n && (!src || !dst), INVALID_ARGUMENT, "%s is NULL, and n is %g",
+                src ? "dst" : "src", (double)n);
+    return AMP_OK;
 }
 
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
@@ -3671,17 +3678,9 @@ static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dt
     }
 }
 
-static amp_result ampi_array_ok(const char *what, const void *x, size_t n) {
-    return x || !n ? AMP_OK : ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "%s is NULL, and n %g", what,
-                                          (double)n);
-}
-
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n) {
-    AMPI_TRY(ampi_type_ok("dst_type", dst_type));
-    AMPI_TRY(ampi_type_ok("src_type", src_type));
-    AMPI_TRY(ampi_array_ok("dst", dst, n));
-    AMPI_TRY(ampi_array_ok("src", src, n));
+    AMPI_TRY(ampi_arrays_ok(dst, dst_type, src, src_type, n));
     if (n == 0) return AMP_OK;
     ampi_cast_all(dst, dst_type, src, src_type, n);
     return AMP_OK;
@@ -3854,9 +3853,9 @@ AMPI_COLD_END
 
 static amp_result ampi_scaler_ready(const amp_scaler *s) {
     if (!s) return ampi_missing("s");
-    return ampi_is_initialized(s) ? AMP_OK
-                                  : ampi_refuse(AMP_ERROR_NOT_INITIALIZED,
-                                                "s is not initialized: call amp_scaler_init first");
+    AMPI_REFUSE(!ampi_is_initialized(s), NOT_INITIALIZED,
+                "s is not initialized: call amp_scaler_init first");
+    return AMP_OK;
 }
 
 /* Checks src and, unless dst is NULL, writes it unscaled: as fp32, or in place. */
@@ -3897,15 +3896,12 @@ AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n) {
     const amp_dtype dst_type = dst == src ? src_type : AMP_F32;
     AMPI_TRY(ampi_scaler_ready(s));
-    AMPI_TRY(ampi_type_ok("src_type", src_type));
-    AMPI_TRY(ampi_array_ok("src", src, n));
-    if (dst && dst == src && src_type == AMP_F16)
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED,
-                           "dst is src, of fp16, which would lose what scaling saved: give dst n "
-                           "floats elsewhere, or NULL to check only");
-    if (ampi_unscale_meets(dst, src, src_type, n))
-        return ampi_refuse(AMP_ERROR_OVERLAP,
-                           "dst overlaps src: let it be src itself, or n floats elsewhere");
+    AMPI_TRY(ampi_arrays_ok(src, AMP_F32, src, src_type, n));
+    AMPI_REFUSE(dst && dst == src && src_type == AMP_F16, UNSUPPORTED,
+                "dst is src, of fp16, which would lose what scaling saved: give dst n floats "
+                "elsewhere, or NULL to check only");
+    AMPI_REFUSE(ampi_unscale_meets(dst, src, src_type, n), OVERLAP,
+                "dst overlaps src: let it be src itself, or n floats elsewhere");
     if (!s->disabled)
         AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
     else if (dst && dst != src && n) ampi_cast_all(dst, dst_type, src, src_type, n);
@@ -3916,9 +3912,8 @@ static AMPI_NOINLINE void ampi_scaler_update(amp_scaler *s) { ampi_scaler_transi
 
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s) {
     AMPI_TRY(ampi_scaler_ready(s));
-    if (!s->disabled && !s->checked && !s->found_inf)
-        return ampi_refuse(AMP_ERROR_BAD_STATE, "no gradient was checked since the last update: "
-                                                "call amp_scaler_unscale first");
+    AMPI_REFUSE(!s->disabled && !s->checked && !s->found_inf, BAD_STATE,
+                "no gradient was checked since the last update: call amp_scaler_unscale first");
     AMPI_IEEE(ampi_scaler_update(s));
     return AMP_OK;
 }
@@ -3972,8 +3967,8 @@ static int ampi_allocator_ok(const amp_allocator *a) {
 /* A backend's result. Only CUDA's is AMP_ERROR_UNSUPPORTED, while a stream is captured. */
 static amp_result ampi_captured(amp_result result) {
     if (result != AMP_ERROR_UNSUPPORTED) return ampi_told(result);
-    return ampi_refuse(result, "the stream is being captured, which this call cannot be in: call it "
-                               "before the capture or after");
+    return ampi_refuse(result, "the stream is being captured, which this call cannot be in: call "
+                               "it before the capture or after");
 }
 
 /* The backend functions that callers need most. */
@@ -4084,12 +4079,10 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     if ((unsigned)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
         return ampi_unknown("amp_optimizer_desc.kind", (int)d->kind);
     AMPI_TRY(ampi_desc_numbers_ok(d));
-    if (!ampi_allocator_ok(&d->allocator))
-        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT,
-                           "amp_optimizer_desc.allocator needs both functions");
-    if (d->backend && !d->backend->functions)
-        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT,
-                           "amp_optimizer_desc.backend was not made by amp_cuda_backend");
+    AMPI_REFUSE(!ampi_allocator_ok(&d->allocator), INVALID_ARGUMENT,
+                "amp_optimizer_desc.allocator needs both functions");
+    AMPI_REFUSE(d->backend && !d->backend->functions, INVALID_ARGUMENT,
+                "amp_optimizer_desc.backend was not made by amp_cuda_backend");
     if (d->report && d->report->every < 0)
         return ampi_out("amp_report_desc.every", d->report->every, "0 or more");
     if (d->storage) AMPI_TRY(ampi_storage_ok(d->storage));
@@ -4143,9 +4136,8 @@ typedef enum ampi_phase { AMPI_ADDING, AMPI_PREPARED, AMPI_BETWEEN, AMPI_WITHIN 
 static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     amp_result result = AMP_OK;
     if (!opt) return ampi_missing("opt");
-    if (!opt->initialized)
-        return ampi_refuse(AMP_ERROR_NOT_INITIALIZED,
-                           "opt is not initialized: call amp_optimizer_init first");
+    AMPI_REFUSE(!opt->initialized, NOT_INITIALIZED,
+                "opt is not initialized: call amp_optimizer_init first");
     if (phase == AMPI_ADDING && opt->plan) result = AMP_ERROR_PREPARED;
     else if (phase != AMPI_ADDING && !opt->plan) result = AMP_ERROR_NOT_PREPARED;
     else if (phase == AMPI_BETWEEN && opt->step_open) result = AMP_ERROR_STEP_OPEN;
@@ -4192,14 +4184,12 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
     const int          coded  = apart || s.moments != AMP_FORMAT_F32;
     const int          same   = t->model && t->model == (void *)t->weight;
     const amp_dtype    type   = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
-    if (coded && opt->desc.kind == AMP_KIND_OWN)
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "storage" AMPI_FUSED_ALONE);
-    if (apart && type != AMP_BF16)
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "its masters are stored beside a model of AMP_BF16: "
-                                                  "set desc.dtype or model_type, or AMP_FORMAT_F32");
-    if (groups && t->rows && t->rows->row_length % AMPI_GROUP != 0)
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "row_length is %g, and must be a multiple of 32 for "
-                                                  "moments of 8 bits", (double)t->rows->row_length);
+    AMPI_REFUSE(coded && opt->desc.kind == AMP_KIND_OWN, UNSUPPORTED, "storage" AMPI_FUSED_ALONE);
+    AMPI_REFUSE(apart && type != AMP_BF16, UNSUPPORTED, "its masters are stored beside a model of "
+                "AMP_BF16: set desc.dtype or model_type, or AMP_FORMAT_F32");
+    AMPI_REFUSE(groups && t->rows && t->rows->row_length % AMPI_GROUP != 0, UNSUPPORTED,
+                "row_length is %g, and must be a multiple of 32 for moments of 8 bits",
+                (double)t->rows->row_length);
     return AMP_OK;
 }
 
@@ -4209,21 +4199,18 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
     const int halves = t->model && t->model_type != AMP_F32;
     AMPI_TRY(ampi_type_ok("grad_type", t->grad_type));
     if (t->model) AMPI_TRY(ampi_type_ok("model_type", t->model_type));
-    if (halves && t->model == (void *)t->weight)
-        return ampi_refuse(AMP_ERROR_INVALID_CONFIG,
-                           "its model is its weight, but model_type is of 16 bits");
-    if (t->grad == AMP_NO_GRAD)
-        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "AMP_NO_GRAD is for rebind: set grad_later");
-    if (t->n && !t->weight && !t->model)
-        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "it has neither a weight nor a model");
+    AMPI_REFUSE(halves && t->model == (void *)t->weight, INVALID_CONFIG,
+                "its model is its weight, but model_type is of 16 bits");
+    AMPI_REFUSE(t->grad == AMP_NO_GRAD, INVALID_ARGUMENT,
+                "AMP_NO_GRAD is for rebind: set grad_later");
+    AMPI_REFUSE(t->n && !t->weight && !t->model, INVALID_ARGUMENT,
+                "it has neither a weight nor a model");
     AMPI_TRY(ampi_amount_ok("lr_scale", &t->lr_scale));
     AMPI_TRY(ampi_amount_ok("weight_decay", &t->weight_decay));
     if (t->storage) AMPI_TRY(ampi_storage_ok(t->storage));
-    if (t->keep_fp32 && halves)
-        return ampi_refuse(AMP_ERROR_INVALID_CONFIG,
-                           "keep_fp32 is set, but its model is of 16 bits");
-    if (t->n > SIZE_MAX / 64)
-        return ampi_refuse(AMP_ERROR_TOO_LARGE, "n is %g, which is too large", (double)t->n);
+    AMPI_REFUSE(t->keep_fp32 && halves, INVALID_CONFIG,
+                "keep_fp32 is set, but its model is of 16 bits");
+    AMPI_REFUSE(t->n > SIZE_MAX / 64, TOO_LARGE, "n is %g, which is too large", (double)t->n);
     if (t->first % AMPI_CHUNK != 0 || t->first > UINT64_MAX / 2)
         return ampi_out("first", (double)t->first, "a multiple of 16384, and less than 2^63");
     if (t->rows && (flat || t->own))
@@ -4241,8 +4228,8 @@ static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
     size_t       capacity = opt->capacity;
     ampi_entry  *grown;
     if (count <= capacity - opt->num_entries) return AMP_OK;
-    if (count > most - opt->num_entries)
-        return ampi_refuse(AMP_ERROR_TOO_LARGE, "count is %g, which is too large", (double)count);
+    AMPI_REFUSE(count > most - opt->num_entries, TOO_LARGE, "count is %g, which is too large",
+                (double)count);
     while (capacity < opt->num_entries + count) capacity *= 2;
     grown = (ampi_entry *)ampi_allocate(&opt->desc.allocator, capacity * sizeof *grown);
     if (!grown) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
@@ -4687,10 +4674,9 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     const size_t              header = (sizeof(amp_plan) + 63) / 64 * 64;
     size_t                    i, num_sparse = 0;
     amp_plan                 *plan;
-    if (opt->num_entries > (SIZE_MAX / 2 - header) / (2 * sizeof(ampi_slot) + 2048) ||
-        opt->num_entries > INT32_MAX)
-        return ampi_refuse(AMP_ERROR_TOO_LARGE, "there are %g tensors, which are too many",
-                           (double)opt->num_entries);
+    AMPI_REFUSE(opt->num_entries > (SIZE_MAX / 2 - header) / (2 * sizeof(ampi_slot) + 2048) ||
+                    opt->num_entries > INT32_MAX, TOO_LARGE,
+                "there are %g tensors, which are too many", (double)opt->num_entries);
     for (i = 0; i < opt->num_entries; i++)
         num_sparse += (size_t)ampi_has_rows(ampi_entry_of(opt, i));
     plan = (amp_plan *)ampi_allocate(&d->allocator,
@@ -4846,9 +4832,8 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
         const ampi_slot  *s = &opt->plan->host_slots[i];
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         if (ampi_is_coded(&s->master) && t->n && !s->weight)
-            return ampi_of(opt, i, ampi_refuse(AMP_ERROR_BAD_STATE,
-                                               "it has no fp32 master: bring its weights by "
-                                               "amp_optimizer_rebind"));
+            return ampi_of(opt, i, ampi_refuse(AMP_ERROR_BAD_STATE, "it has no fp32 master: bring "
+                                               "its weights by amp_optimizer_rebind"));
     }
     return ampi_write_models(opt);
 }
@@ -5332,8 +5317,7 @@ static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
         if (opt->plan->host_slots[i].moments_missing)
             return ampi_of(opt, i, ampi_refuse(AMP_ERROR_BAD_STATE,
                                                "after amp_optimizer_set_steps its moments were not "
-                                               "set: call amp_optimizer_set_moments, or load a "
-                                               "state"));
+                                               "set: call amp_optimizer_set_moments, or load"));
     if (lr) return ampi_check_rate(opt, lr);
     if (opt->plan->has_lr) return AMP_OK;
     return ampi_refuse(AMP_ERROR_BAD_STATE,
@@ -5353,10 +5337,9 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
 
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
     AMPI_TRY(ampi_ready(opt, AMPI_WITHIN));
-    if (opt->step_open > 1) /* in place, gradients would be divided again */
-        return ampi_refuse(AMP_ERROR_BAD_STATE,
-                           "the gradients of this step are unscaled already: call "
-                           "amp_optimizer_unscale once after amp_optimizer_check");
+    /* in place, gradients would be divided again */
+    AMPI_REFUSE(opt->step_open > 1, BAD_STATE, "the gradients of this step are unscaled already: "
+                "call amp_optimizer_unscale once after amp_optimizer_check");
     AMPI_TRY(ampi_run_job(opt, AMPI_JOB_UNSCALE));
     opt->step_open = 2;
     return AMP_OK;
@@ -5502,15 +5485,13 @@ static AMPI_NOINLINE amp_result ampi_moment_ok(const ampi_slot *slot, int second
     here.data  = bytes;
     here.scale = scale;
     for (i = 0; zero && from && i < slot->n; i++)
-        if (ampi_load_u32(from, i) << 1)
-            return ampi_refuse(AMP_ERROR_INVALID_CONFIG,
-                               "these moments are of no step: call amp_optimizer_set_steps before");
+        AMPI_REFUSE(ampi_load_u32(from, i) << 1, INVALID_CONFIG,
+                    "these moments are of no step: call amp_optimizer_set_steps before");
     for (i = 0; slot->moment[second].scale && from && i < slot->n; i += n) {
         n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
-        if (!ampi_encode_moment(&here, second, from + i, n))
-            return ampi_refuse(AMP_ERROR_UNSUPPORTED,
-                               "moments of 8 bits are set to what amp_optimizer_moments gave; these "
-                               "are others: load a state");
+        AMPI_REFUSE(!ampi_encode_moment(&here, second, from + i, n), UNSUPPORTED,
+                    "moments of 8 bits are set to what amp_optimizer_moments gave; these are "
+                    "others: load a state");
     }
     return AMP_OK;
 }
@@ -5981,13 +5962,14 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     if (!read_fn(user, header, 8)) return ampi_told(AMP_ERROR_READ);
     if (memcmp(header, "AMPSTATE", 8) != 0) return ampi_told(AMP_ERROR_FOREIGN);
     if (!read_fn(user, header + 8, sizeof header - 8)) return ampi_told(AMP_ERROR_READ);
-    if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return ampi_told(AMP_ERROR_CORRUPT);
+    if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24))
+        return ampi_told(AMP_ERROR_CORRUPT);
     x        = ampi_get_le(header + 8);
     a->flags = (uint32_t)(x >> 32);
     a->body  = ampi_get_le(header + 16);
-    if ((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS) return ampi_told(AMP_ERROR_NEWER);
-    if ((uint32_t)x == 0 || a->body % 8) return ampi_told(AMP_ERROR_CORRUPT); /* sums take eight bytes */
-    return AMP_OK;
+    return ampi_told((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS ? AMP_ERROR_NEWER
+                     : (uint32_t)x == 0 || a->body % 8 ? AMP_ERROR_CORRUPT /* sums take 8 bytes */
+                                                       : AMP_OK);
 }
 
 /* A file that is being loaded; what there was before, and what is in it. */
@@ -6016,7 +5998,8 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     a->room = a->bytes + a->size + 8;
     if (!read_fn(user, a->bytes, a->size + (fits ? 8 : 0))) return ampi_told(AMP_ERROR_READ);
     a->sum = ampi_sum_bytes(0, a->bytes, a->size);
-    return ampi_told(fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT : AMP_OK);
+    return ampi_told(fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT
+                                                                       : AMP_OK);
 }
 
 /* Reads and verifies a file. l->state gets all but arrays. */
@@ -6193,8 +6176,8 @@ static amp_result ampi_follow(ampi_target *to) {
     struct stat s;
     int         hops;
     to->mode = stat(to->path, &s) == 0 ? (int)(s.st_mode & 07777) : -1;
-    if (to->mode >= 0 && !S_ISREG(s.st_mode)) /* as /dev/stdout */
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "path leads to something that is not a file");
+    AMPI_REFUSE(to->mode >= 0 && !S_ISREG(s.st_mode), UNSUPPORTED, /* as /dev/stdout */
+                "path leads to something that is not a file");
     if (to->mode < 0 && errno == EOVERFLOW) to->mode = 0600; /* it is there, its number too large */
     for (hops = 0; hops <= 40; hops++) { /* Linux follows 40 */
         const ssize_t length = readlink(to->path, link, sizeof link);
@@ -6430,15 +6413,14 @@ static amp_result ampi_env(int *on, int *type) {
     const char *enable = getenv("AMP_ENABLE"), *dtype = getenv("AMP_DTYPE");
     *on = *type = -1;
     if (enable && *enable) *on = ampi_find(enable, strlen(enable), switches, 2);
-    if (enable && *enable && *on < 0)
-        return ampi_refuse(AMP_ERROR_INVALID_CONFIG, "AMP_ENABLE must be 0 or 1, not \"%s\"",
-                           enable);
+    AMPI_REFUSE(enable && *enable && *on < 0, INVALID_CONFIG,
+                "AMP_ENABLE must be 0 or 1, not \"%s\"", enable);
     if (*on == 0) *type = AMP_F32;
     if (*on == 0 || !dtype || !*dtype) return AMP_OK;
     *type = ampi_find_type(dtype, strlen(dtype));
-    return *type >= 0 ? AMP_OK
-                      : ampi_refuse(AMP_ERROR_INVALID_CONFIG,
-                                    "AMP_DTYPE must be fp32, fp16 or bf16, not \"%s\"", dtype);
+    AMPI_REFUSE(*type < 0, INVALID_CONFIG, "AMP_DTYPE must be fp32, fp16 or bf16, not \"%s\"",
+                dtype);
+    return AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc) {
@@ -7294,9 +7276,8 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
     const int   pairs = strcmp(tier, "avx512_bf16") == 0;
     const int   fours = strcmp(tier, "neon_bf16") == 0 && !AMPI_FAST_BLAS;
     if (!c) return ampi_missing("capability");
-    if (major < 0 || minor < 0)
-        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "version %g.%g: neither may be negative",
-                           (double)major, (double)minor);
+    AMPI_REFUSE(major < 0 || minor < 0, INVALID_ARGUMENT, "version %g.%g: neither may be negative",
+                (double)major, (double)minor);
     c->fp16   = major >= 7 || amx;
     c->bf16   = major >= 8 || amx || pairs || fours;
     c->tf32   = major >= 8 || amx;
@@ -7332,21 +7313,18 @@ static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_rows *r      = t->rows;
     const size_t    length = r->row_length ? r->row_length : 1;
     const int       most   = ampi_optimizers[opt->desc.kind].always;
-    if (opt->desc.kind == AMP_KIND_OWN)
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "rows" AMPI_FUSED_ALONE);
-    if (ampi_num_moments(&opt->desc) > most)
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "rows are for SGD without momentum: set "
-                                                  "desc.momentum to 0, or use AdamW");
+    AMPI_REFUSE(opt->desc.kind == AMP_KIND_OWN, UNSUPPORTED, "rows" AMPI_FUSED_ALONE);
+    AMPI_REFUSE(ampi_num_moments(&opt->desc) > most, UNSUPPORTED,
+                "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW");
     if (!r->row_length || t->n % length != 0)
         return ampi_out("row_length", (double)r->row_length, "1 or more, and divide n");
     if (!r->max_rows) return ampi_out("max_rows", 0.0, "1 or more");
     if (ampi_learns(t) && (!r->rows || !r->num_rows))
         return ampi_missing(r->rows ? "num_rows" : "rows");
-    if (length > INT32_MAX || t->n / length > UINT32_MAX - 2 || r->max_rows > INT32_MAX ||
-        r->max_rows > SIZE_MAX / 64 / length)
-        return ampi_refuse(AMP_ERROR_TOO_LARGE,
-                           "row_length is %g, with n %g and max_rows %g: too large",
-                           (double)r->row_length, (double)t->n, (double)r->max_rows);
+    AMPI_REFUSE(length > INT32_MAX || t->n / length > UINT32_MAX - 2 || r->max_rows > INT32_MAX ||
+                    r->max_rows > SIZE_MAX / 64 / length, TOO_LARGE,
+                "row_length is %g, with n %g and max_rows %g: too large", (double)length,
+                (double)t->n, (double)r->max_rows);
     return AMP_OK;
 }
 
@@ -7689,9 +7667,8 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
 /* Is there a report? For tensors and history: has it been read? */
 static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!opt->plan->record)
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED,
-                           "set amp_optimizer_desc.report, and there will be one");
+    AMPI_REFUSE(!opt->plan->record, UNSUPPORTED,
+                "set amp_optimizer_desc.report, and there will be one");
     if (!of_moment || opt->plan->seen->current) return AMP_OK;
     return ampi_refuse(AMP_ERROR_BAD_STATE,
                        "call amp_optimizer_report first, and again after a load: this is of its "
@@ -7945,8 +7922,7 @@ AMP_DEF amp_result amp_op_from_string(const char *name, amp_op *op) {
     int found;
     if (!name || !op) return ampi_missing(name ? "op" : "name");
     found = ampi_find_op(name, strlen(name));
-    if (found < 0)
-        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "\"%s\" is no op that amp.h knows", name);
+    AMPI_REFUSE(found < 0, INVALID_ARGUMENT, "\"%s\" is no op that amp.h knows", name);
     *op = (amp_op)found;
     return AMP_OK;
 }
@@ -7986,9 +7962,8 @@ AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
     AMPI_TRY(ampi_type_ok("amp_scope.dtype", scope->dtype));
     if ((unsigned)scope->mode > (unsigned)AMP_AUTOCAST_OFF)
         return ampi_unknown("amp_scope.mode", (int)scope->mode);
-    if (ac->depth >= AMP_MAX_SCOPES)
-        return ampi_refuse(AMP_ERROR_TOO_LARGE, "%g scopes are open, and no more may be: call "
-                                                "amp_autocast_pop", (double)ac->depth);
+    AMPI_REFUSE(ac->depth >= AMP_MAX_SCOPES, TOO_LARGE,
+                "%g scopes are open, and no more may be: call amp_autocast_pop", (double)ac->depth);
     around = ac->depth ? &ac->scopes[ac->depth - 1] : &outermost;
     s      = &ac->scopes[ac->depth++];
     *s     = *scope;
@@ -8000,8 +7975,7 @@ AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
 
 AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac) {
     if (!ac) return ampi_missing("ac");
-    if (!ac->depth)
-        return ampi_refuse(AMP_ERROR_BAD_STATE, "no scope is open: call amp_autocast_push first");
+    AMPI_REFUSE(!ac->depth, BAD_STATE, "no scope is open: call amp_autocast_push first");
     memset(&ac->scopes[--ac->depth], 0, sizeof ac->scopes[0]);
     return AMP_OK;
 }
@@ -8053,9 +8027,8 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
     unsigned  seen = 0; /* a bit for each type */
     int       i;
     if ((unsigned)op >= (unsigned)AMP_NUM_OPS) return ampi_unknown("op", (int)op);
-    if (count < 0 || (count && !inputs))
-        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "%s, and count %g",
-                           inputs ? "inputs is there" : "inputs is NULL", (double)count);
+    if (count && !inputs) return ampi_missing("inputs");
+    AMPI_REFUSE(count < 0, INVALID_ARGUMENT, "count is %g, and must be 0 or more", (double)count);
     for (i = 0; i < count; i++) {
         AMPI_TRY(ampi_type_ok("one of inputs", inputs[i]));
         seen |= 1u << inputs[i];
@@ -8063,13 +8036,11 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
     type = seen == 1u << AMP_F16 ? AMP_F16 : seen == 1u << AMP_BF16 ? AMP_BF16 : AMP_F32;
     if (!ac) ac = ampi_autocast_current();
     if (ampi_autocast_active(ac)) rule = ampi_rule_for(ac, op, &low);
-    if (rule == AMPI_BANNED)
-        return ampi_refuse(AMP_ERROR_BANNED, "%s is not safe in 16 bits: override it, or use its "
-                                             "logits", ampi_ops[op].name);
-    if (rule == AMPI_PROMOTE && seen & ~(1u << AMP_F32 | 1u << low))
-        return ampi_refuse(AMP_ERROR_MIXED_TYPES, "%s has an input of %s, where low is %s",
-                           ampi_ops[op].name, low == AMP_F16 ? "bf16" : "fp16",
-                           ampi_type_names[low]);
+    AMPI_REFUSE(rule == AMPI_BANNED, BANNED,
+                "%s is not safe in 16 bits: override it, or use its logits", ampi_ops[op].name);
+    AMPI_REFUSE(rule == AMPI_PROMOTE && seen & ~(1u << AMP_F32 | 1u << low), MIXED_TYPES,
+                "%s has an input of %s, where low is %s", ampi_ops[op].name,
+                ampi_type_names[AMP_F16 + AMP_BF16 - low], ampi_type_names[low]);
     if (rule == AMPI_PROMOTE) type = seen & 1u << AMP_F32 ? AMP_F32 : low;
     if (rule == AMPI_FP32) type = AMP_F32;
     if (rule == AMPI_LOW) type = low;
@@ -8212,22 +8183,17 @@ static int ampi_session_runs(const amp_session *s) {
 static amp_result ampi_session_ok(const amp_session *session, const amp_session_desc *d,
                                   const amp_backend *b) {
     if (!session) return ampi_missing("session");
-    if (ampi_session_runs(session))
-        return ampi_refuse(AMP_ERROR_BAD_STATE,
-                           "this session runs: call amp_session_end first, in its thread");
-    if (!b->functions)
-        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT,
-                           "amp_session_desc.backend was not made by amp_cuda_backend");
-    if (!d->num_bytes && b->functions != &ampi_cpu_functions)
-        return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT,
-                           "amp_session_desc.num_bytes is 0, and must be more on a GPU");
-    if (d->num_bytes > SIZE_MAX / 2)
-        return ampi_refuse(AMP_ERROR_TOO_LARGE, "amp_session_desc.num_bytes is %g: too large",
-                           (double)d->num_bytes);
-    return b->functions->alloc_fn || ampi_allocator_ok(&d->allocator)
-               ? AMP_OK
-               : ampi_refuse(AMP_ERROR_INVALID_ARGUMENT,
-                             "amp_session_desc.allocator needs both functions");
+    AMPI_REFUSE(ampi_session_runs(session), BAD_STATE,
+                "this session runs: call amp_session_end first, in its thread");
+    AMPI_REFUSE(!b->functions, INVALID_ARGUMENT,
+                "amp_session_desc.backend was not made by amp_cuda_backend");
+    AMPI_REFUSE(!d->num_bytes && b->functions != &ampi_cpu_functions, INVALID_ARGUMENT,
+                "amp_session_desc.num_bytes is 0, and must be more on a GPU");
+    AMPI_REFUSE(d->num_bytes > SIZE_MAX / 2, TOO_LARGE,
+                "amp_session_desc.num_bytes is %g: too large", (double)d->num_bytes);
+    AMPI_REFUSE(!b->functions->alloc_fn && !ampi_allocator_ok(&d->allocator), INVALID_ARGUMENT,
+                "amp_session_desc.allocator needs both functions");
+    return AMP_OK;
 }
 
 /* Is any op in fp16, which needs a loss scale? */
@@ -8311,9 +8277,9 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_des
 
 static amp_result ampi_session_ready(const amp_session *session) {
     if (!session) return ampi_missing("session");
-    return session->memory ? AMP_OK
-                           : ampi_refuse(AMP_ERROR_NOT_INITIALIZED,
-                                         "the session does not run: call amp_session_start first");
+    AMPI_REFUSE(!session->memory, NOT_INITIALIZED,
+                "the session does not run: call amp_session_start first");
+    return AMP_OK;
 }
 
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n) {
@@ -8327,9 +8293,8 @@ AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, si
         memmove(e, e + 1, (size_t)(--session->num_entries - i) * sizeof *e);
     }
     if (!n) return AMP_OK;
-    if (session->num_entries >= AMP_MAX_CACHED)
-        return ampi_refuse(AMP_ERROR_TOO_LARGE, "%g weights are added, and no more may be",
-                           (double)AMP_MAX_CACHED);
+    AMPI_REFUSE(session->num_entries >= AMP_MAX_CACHED, TOO_LARGE,
+                "%g weights are added, and no more may be", (double)AMP_MAX_CACHED);
     e = &session->entries[session->num_entries++];
     memset(e, 0, sizeof *e);
     e->base = weight;
@@ -8489,11 +8454,9 @@ static amp_result ampi_cache_compare(const amp_session *s, const ampi_cached *e)
             AMPI_TRY(ampi_captured(b->functions->copy_fn(b, copied, copy + 2 * c, 2 * n,
                                                          AMPI_TO_HOST)));
             AMPI_TRY(amp_cast(fresh, m->type, now, AMP_F32, n));
-            if (memcmp(fresh, copied, 2 * n) != 0)
-                return ampi_refuse(AMP_ERROR_STALE,
-                                   "weight %g of those added, of %g elements, was written to: call "
-                                   "amp_session_changed whenever it is",
-                                   (double)(e - s->entries), (double)e->n);
+            AMPI_REFUSE(memcmp(fresh, copied, 2 * n) != 0, STALE, "weight %g of those added, of %g "
+                        "elements, was written to: call amp_session_changed whenever it is",
+                        (double)(e - s->entries), (double)e->n);
         }
     }
     return AMP_OK;
@@ -10351,9 +10314,8 @@ AMP_DEF const char *amp_cpu_tier(void) { return ampi_tier_now()->name; }
 
 AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
     const ampi_tier *tier = ampi_tier_find(name);
-    if (!tier)
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED, "tier \"%s\" is not there: the best is \"%s\"", name,
-                           ampi_tier_find(NULL)->name);
+    AMPI_REFUSE(!tier, UNSUPPORTED, "tier \"%s\" is not there: the best is \"%s\"", name,
+                ampi_tier_find(NULL)->name);
     AMPI_TIER_SET(tier);
     return AMP_OK;
 }
