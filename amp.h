@@ -291,10 +291,11 @@ typedef enum amp_result {
     AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
 } amp_result;
 
-/* desc.problem: NULL, or your buffer of AMP_PROBLEM_SIZE bytes, which outlives the object. A call
-   with the desc or its optimizer that returns an amp_result, and begin_step, writes what was wrong
-   (field, value, bounds; tensor; missing call), or after AMP_OK an empty text. */
-enum { AMP_PROBLEM_SIZE = 200 };
+/* What was wrong in this thread's last call of a function that returned an error (or begin_step,
+   for one), except amp_cuda_*: field, value, bounds; tensor; missing call. Never NULL; "" before
+   any. The next error replaces it, nothing else does. If the compiler has no thread-local storage,
+   it is the last error of any thread. */
+AMP_DEF const char *amp_problem(void);
 
 /* A sentence for result, and the version that is linked, "0.9.0". Both are static, never NULL. */
 AMP_DEF const char *amp_result_string(amp_result result);
@@ -356,7 +357,6 @@ typedef struct amp_scaler_desc {
     float      max_scale;       /* growth stops here; both also bound a default init_scale      */
     int        disabled;        /* nonzero: scale is 1, no step is skipped, updates only count  */
     amp_preset preset;
-    char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: why amp_scaler_init failed   */
 } amp_scaler_desc;
 
 /* Plain data, also in device memory. Size and offsets stay in every 1.x: its bytes may be saved,
@@ -483,7 +483,6 @@ typedef struct amp_optimizer_desc {
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
     const struct amp_storage     *storage; /* of masters and moments: >>api storage; fused kinds */
     uint64_t      seed;               /* of its stochastic rounding                              */
-    char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
 
 typedef struct amp_status {
@@ -562,7 +561,7 @@ typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Save; load into a prepared optimizer with the same tensors (names, sizes, kind). Load reads and
    verifies all before it changes anything, in as much memory as was saved. _CORRUPT: a sum is
-   wrong, or an index in a report. _MISMATCH: desc.problem names the tensor, and what differs.
+   wrong, or an index in a report. _MISMATCH: amp_problem names the tensor, and what differs.
    _NEWER: a later format, flag or preset. Other numbers are not judged. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
@@ -584,9 +583,8 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
    the type. AMP_ENABLE=0 is fp32 and scaler.disabled. AMP_ENABLE=1 is neither; without AMP_DTYPE
    it makes fp32 fp16, and ends a session's `off`. If the type becomes fp16, a scaler that is
    disabled or AMP_PRESET_NONE becomes the default; if another, a zero one AMP_PRESET_NONE.
-   AMP_ERROR_INVALID_CONFIG: *variable and *value (may be NULL) tell what cannot be read. */
-AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
-                                               const char **variable, const char **value);
+   AMP_ERROR_INVALID_CONFIG: one of them cannot be read. */
+AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc);
 #endif /* AMP_NO_STDLIB */
 
 /* ------------------------------------------------------------------ >>api  gemm */
@@ -1052,9 +1050,8 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, or none
-   No blanks around =. AMP_ERROR_PARSE changes nothing; *position says where (position may be
-   NULL). */
-AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
+   No blanks around =. AMP_ERROR_PARSE changes nothing. */
+AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text);
 
 /* Write the policy in force as a table with reasons, line by line, with the layer patterns that
    have "matched nothing yet". AMP_ERROR_WRITE: write_fn returned false. */
@@ -1116,7 +1113,6 @@ typedef struct amp_session_desc {
     amp_dtype          dtype;     /* low; zero: bf16 where it pays (amp_capability_of) and there
                                      is no cache, else fp16                                      */
     const char        *policy;    /* NULL, or words of amp_autocast_override, none against dtype  */
-    char              *problem;   /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong             */
 } amp_session_desc;
 
 /* Start a session. Zero *session before its first start; do not move it while it runs. desc NULL:
@@ -1140,9 +1136,9 @@ AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, si
 /* Say that you have written to an added weight (NULL: any), or replayed a graph that does. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight);
 
-/* For debugging: AMP_ERROR_STALE, and *weight (weight may be NULL), if one was written to without
-   amp_session_changed. Reads all weights and copies; waits. */
-AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight);
+/* For debugging: AMP_ERROR_STALE if a weight was written to without amp_session_changed. Reads all
+   weights and copies; waits. */
+AMP_DEF amp_result amp_session_check(const amp_session *session);
 
 /* ----------------------------------------------------------------- >>api  sgemm */
 
@@ -1246,6 +1242,13 @@ enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_
 
 /* The members of amp_optimizer, all private. */
 enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
+typedef struct ampi_error { /* and what its text is made of, to be told again */
+    amp_result  result;
+    const char *format, *words[3]; /* %s in format */
+    double      numbers[3];        /* %g */
+    size_t      tensor;            /* 1 + its number; 0: of none */
+    const char *name;
+} ampi_error;
 typedef struct ampi_entry {
     amp_tensor  tensor;
     amp_rows    rows;
@@ -1264,10 +1267,8 @@ struct amp_optimizer {
     amp_plan          *plan;    /* NULL until prepared */
     void              *backend_memory;
     int                initialized, step_open; /* 1: checked, 2: and unscaled */
-    amp_result         refused; /* the first add that was refused: its result, and which */
-    size_t             refused_at;
-    amp_result         pending; /* begin_step's, for end_step; and what it told */
-    char               told[AMP_PROBLEM_SIZE];
+    ampi_error         refused; /* the first add that was refused, for prepare */
+    ampi_error         pending; /* begin_step's, for end_step */
 };
 
 /* ----------------------------------------------------------------- >>api  cblas */
@@ -2760,12 +2761,9 @@ static const char *const ampi_texts[] = {
     "ok",
     "a NULL pointer, or an index or length out of range",
     "a dtype, preset or kind that amp.h does not know",
-    "a number (of a desc, or lr) is NaN, infinite, out of range or contradicts another",
-    "not offered here: for this type or desc.kind (unscale fp16 with "
-    "amp_scaler_unscale), while a stream is captured, without a cuBLAS handle, or for a "
-    "path that is not a file's",
-    "C begins at an element of A, B or bias, or shares one with another matrix of its batch; or "
-    "weights, gradients and models of an optimizer overlap",
+    "a number is NaN, infinite, out of range or contradicts another",
+    "not offered here, or not while a stream is captured, or without a cuBLAS handle",
+    "arrays overlap that must not",
     "the allocator returned NULL",
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
     "call the init function of this object first",
@@ -2775,8 +2773,7 @@ static const char *const ampi_texts[] = {
     "a step is open: call amp_optimizer_end_step after every begin_step, also where that returns "
     "false, and after every check",
     "no step is open: call amp_optimizer_begin_step, or amp_optimizer_check",
-    "check a gradient before this update, scale the loss, set a learning rate, give a tensor its "
-    "gradient, unscale only once, or ask for a report first",
+    "something must come first",
     "a weight in a session was written to: call amp_session_changed whenever one is",
     "there is no such file",
     "the state could not be read",
@@ -2786,8 +2783,7 @@ static const char *const ampi_texts[] = {
     "the state was saved by a newer amp.h",
     "the state is damaged: its checksum does not match",
     "the state is of other tensors or another kind of optimizer",
-    "fp16 and bf16 in one op or in one desc of a session; a product on CUDA wants A and B of one "
-    "type, and C of that type or fp32",
+    "fp16 and bf16 meet, or types that cuBLAS does not multiply",
     "the op is not safe in 16 bits: override it, or use its logits",
     "a word of the policy cannot be understood",
     "give the backend a workspace, or a larger one, for this product on CUDA",
@@ -2938,49 +2934,108 @@ static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     if (power) ampi_print_count(t, (uint64_t)(power < 0 ? -power : power));
 }
 
-/* %s is a text, %g a number; nothing else. */
-static void ampi_print_list(ampi_text *t, const char *format, va_list list) {
+/* %s is the next word, %g the next number; nothing else. */
+static void ampi_print(ampi_text *t, const char *format, const char *const *word,
+                       const double *number) {
     for (; *format; format++) {
         if (*format != '%') ampi_print_char(t, *format);
-        else if (*++format == 's') ampi_print_text(t, va_arg(list, const char *));
-        else ampi_print_number(t, va_arg(list, double));
+        else if (*++format == 's') ampi_print_text(t, *word++);
+        else ampi_print_number(t, *number++);
     }
 }
 
-AMPI_PRINTS(2) AMPI_HOST void ampi_print(ampi_text *t, const char *format, ...) {
-    va_list list;
+/* ----------------------------------------------------------------- >>impl  errors */
+
+#if defined(__cplusplus)
+#define AMPI_THREAD_LOCAL thread_local
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L && !defined(__STDC_NO_THREADS__)
+#define AMPI_THREAD_LOCAL _Thread_local
+#elif (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
+#define AMPI_THREAD_LOCAL __thread
+#elif defined(_MSC_VER)
+#define AMPI_THREAD_LOCAL __declspec(thread)
+#else
+#define AMPI_THREAD_LOCAL
+#define AMPI_ONE_THREAD
+#endif
+
+/* This thread's last error, and its text. */
+static AMPI_THREAD_LOCAL struct { ampi_error error; char text[200]; } ampi_latest;
+
+AMP_DEF const char *amp_problem(void) { return ampi_latest.text; }
+
+/* Tells an error, perhaps again. Words need not outlive the call in which it is first told, but
+   those of an error that an optimizer stores are static. */
+static amp_result ampi_repeat(const ampi_error *e) {
+    ampi_text    t      = {ampi_latest.text, sizeof ampi_latest.text - 1, 0, NULL, NULL, 0};
+    const double number = (double)e->tensor - 1.0;
+    if (e != &ampi_latest.error) ampi_latest.error = *e;
+    if (e->tensor) ampi_print(&t, e->name ? "tensor %g (%s): " : "tensor %g: ", &e->name, &number);
+    ampi_print(&t, e->format, e->words, e->numbers);
+    t.bytes[t.used] = '\0';
+    return e->result;
+}
+
+/* An error with a text. */
+AMPI_PRINTS(2) static amp_result ampi_refuse(amp_result result, const char *format, ...) {
+    ampi_error  e;
+    const char *p;
+    int         words = 0, numbers = 0;
+    va_list     list;
+    memset(&e, 0, sizeof e);
+    e.result = result;
+    e.format = format;
     va_start(list, format);
-    ampi_print_list(t, format, list);
+    for (p = format; *p; p++) {
+        if (*p != '%') continue;
+        if (*++p == 's') e.words[words++] = va_arg(list, const char *);
+        else e.numbers[numbers++] = va_arg(list, double);
+    }
     va_end(list);
+    return ampi_repeat(&e);
 }
 
-/* Appends to an error message of AMP_PROBLEM_SIZE bytes; NULL: there is none. */
-AMPI_PRINTS(2) static void ampi_tell(char *problem, const char *format, ...) {
-    ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0};
-    va_list   list;
-    if (!problem) return;
-    t.used = strlen(problem);
-    va_start(list, format);
-    ampi_print_list(&t, format, list);
-    va_end(list);
-    problem[t.used] = '\0';
+#define AMPI_REFUSE(is, error, ...) \
+    do { if (is) return ampi_refuse(AMP_ERROR_##error, __VA_ARGS__); } while (0)
+
+/* The error just told is of a tensor. */
+static amp_result ampi_of_tensor(size_t i, const char *name, amp_result result) {
+    if (result == AMP_OK) return result;
+    ampi_latest.error.tensor = i + 1;
+    ampi_latest.error.name   = name;
+    return ampi_repeat(&ampi_latest.error);
 }
 
-static char *ampi_blank(char *problem) {
-    if (problem) problem[0] = '\0';
-    return problem;
+/* An error whose result says it all, such as a backend's. */
+static amp_result ampi_told(amp_result result) {
+    return result == AMP_OK ? result : ampi_refuse(result, "%s", amp_result_string(result));
 }
 
-/* Ends a call: an error that has no message gets its result's. */
-static amp_result ampi_told(char *problem, amp_result result) {
-    if (problem && !problem[0] && result != AMP_OK)
-        ampi_tell(problem, "%s", amp_result_string(result));
-    return result;
+static amp_result ampi_missing(const char *what) {
+    return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
 }
 
-static amp_result ampi_missing(char *problem, const char *what) {
-    ampi_tell(problem, "%s is NULL", what);
-    return AMP_ERROR_INVALID_ARGUMENT;
+/* A number out of its bounds; an enum's value that is none. */
+static amp_result ampi_out(const char *field, double x, const char *bounds) {
+    return ampi_refuse(AMP_ERROR_INVALID_CONFIG, "%s is %g, and must be %s", field, x, bounds);
+}
+
+static amp_result ampi_unknown(const char *field, int value) {
+    return ampi_refuse(AMP_ERROR_INVALID_ENUM, "%s is %g, which amp.h does not know", field,
+                       (double)value);
+}
+
+static amp_result ampi_type_ok(const char *field, amp_dtype type) {
+    return amp_dtype_size(type) ? AMP_OK : ampi_unknown(field, (int)type);
+}
+
+static AMPI_NOINLINE amp_result ampi_arrays_ok(const void *dst, amp_dtype dst_type, const void *src,
+                                               amp_dtype src_type, size_t n) {
+    AMPI_TRY(ampi_type_ok("dst_type", dst_type));
+    AMPI_TRY(ampi_type_ok("src_type", src_type));
+    AMPI_REFUSE(n && (!src || !dst), INVALID_ARGUMENT, "%s is NULL, and n is %g",
+                src ? "dst" : "src", (double)n);
+    return AMP_OK;
 }
 
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
@@ -3617,12 +3672,9 @@ static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dt
     }
 }
 
-static int ampi_array_ok(const void *x, size_t n) { return x != NULL || n == 0; }
-
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n) {
-    if (!amp_dtype_size(dst_type) || !amp_dtype_size(src_type)) return AMP_ERROR_INVALID_ENUM;
-    if (!ampi_array_ok(dst, n) || !ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_arrays_ok(dst, dst_type, src, src_type, n));
     if (n == 0) return AMP_OK;
     ampi_cast_all(dst, dst_type, src, src_type, n);
     return AMP_OK;
@@ -3631,7 +3683,7 @@ AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_
 AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n) {
     size_t   i, count, zeros = 0;
     uint32_t fp, max = 0;
-    if (!amp_dtype_size(type) || !ampi_array_ok(x, n)) return false;
+    if (!amp_dtype_size(type) || (n && !x)) return false;
     fp = ampi_fp_begin();
     for (i = 0; i < n && !ampi_nonfinite(max); i += count) {
         count = ampi_min(n - i, AMPI_CHUNK);
@@ -3670,25 +3722,13 @@ static int ampi_f64_in(const double *x, double low, double high) {
 #define AMPI_F64_MAX 1.7976931348623157e308
 #define AMPI_BELOW_1 0.99999999999999989
 
-/* An error message: the field, its value and its bounds. Returns 0. */
-static int ampi_out(char *problem, const char *field, double x, const char *bounds) {
-    ampi_tell(problem, "%s is %g, and must be %s", field, x, bounds);
-    return 0;
+static AMPI_NOINLINE amp_result ampi_amount_ok(const char *field, const float *x) {
+    return ampi_f32_in(x) ? AMP_OK : ampi_out(field, (double)*x, "0 or more, and finite");
 }
 
-static AMPI_NOINLINE int ampi_amount_ok(char *problem, const char *field, const float *x) {
-    return ampi_f32_in(x) || ampi_out(problem, field, (double)*x, "0 or more, and finite");
-}
-
-static int ampi_f64_ok(char *problem, const char *field, const double *x, double low, double high,
-                       const char *bounds) {
-    return ampi_f64_in(x, low, high) || ampi_out(problem, field, *x, bounds);
-}
-
-/* Refuses an unknown value of an enum. */
-static amp_result ampi_unknown(char *problem, const char *field, int value) {
-    ampi_tell(problem, "%s is %g, which amp.h does not know", field, (double)value);
-    return AMP_ERROR_INVALID_ENUM;
+static amp_result ampi_f64_ok(const char *field, const double *x, double low, double high,
+                              const char *bounds) {
+    return ampi_f64_in(x, low, high) ? AMP_OK : ampi_out(field, *x, bounds);
 }
 
 /* May this be the scale? Finite, above 0, and with AMPI_SAFE from min_scale to max_scale. */
@@ -3698,45 +3738,44 @@ static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
     return *scale >= s->min_scale && *scale <= s->max_scale;
 }
 
-static int ampi_scaler_numbers_ok(const amp_scaler_desc *d, char *problem) {
+static amp_result ampi_scaler_numbers_ok(const amp_scaler_desc *d) {
     static const char *const size  = "finite, and more than 0 (0: the default)";
     static const char *const count = "1 or more (0: the default)";
     if (!ampi_f32_in(&d->init_scale))
-        return ampi_out(problem, "amp_scaler_desc.init_scale", (double)d->init_scale, size);
+        return ampi_out("amp_scaler_desc.init_scale", (double)d->init_scale, size);
     if (!ampi_f32_in(&d->min_scale))
-        return ampi_out(problem, "amp_scaler_desc.min_scale", (double)d->min_scale, size);
+        return ampi_out("amp_scaler_desc.min_scale", (double)d->min_scale, size);
     if (!ampi_f32_in(&d->max_scale))
-        return ampi_out(problem, "amp_scaler_desc.max_scale", (double)d->max_scale, size);
+        return ampi_out("amp_scaler_desc.max_scale", (double)d->max_scale, size);
     if (d->growth_interval < 0)
-        return ampi_out(problem, "amp_scaler_desc.growth_interval", d->growth_interval, count);
+        return ampi_out("amp_scaler_desc.growth_interval", d->growth_interval, count);
     if (d->hysteresis < 0)
-        return ampi_out(problem, "amp_scaler_desc.hysteresis", d->hysteresis, count);
-    return (ampi_f64_in(&d->growth_factor, 0.0, 0.0) ||
-            ampi_f64_ok(problem, "amp_scaler_desc.growth_factor", &d->growth_factor, 1.0,
-                        AMPI_F64_MAX, "finite, and 1 or more (0: the default)")) &&
-           ampi_f64_ok(problem, "amp_scaler_desc.backoff_factor", &d->backoff_factor, 0.0, 1.0,
+        return ampi_out("amp_scaler_desc.hysteresis", d->hysteresis, count);
+    if (!ampi_f64_in(&d->growth_factor, 0.0, 0.0))
+        AMPI_TRY(ampi_f64_ok("amp_scaler_desc.growth_factor", &d->growth_factor, 1.0, AMPI_F64_MAX,
+                             "finite, and 1 or more (0: the default)"));
+    return ampi_f64_ok("amp_scaler_desc.backoff_factor", &d->backoff_factor, 0.0, 1.0,
                        "more than 0 and at most 1 (0: the default)");
 }
 
 /* Does the preset allow these limits and this first scale? */
-static int ampi_scaler_limits_ok(const amp_scaler *s, const float *init, char *problem) {
+static amp_result ampi_scaler_limits_ok(const amp_scaler *s, const float *init) {
     const ampi_preset_row *safe = &ampi_presets[AMP_PRESET_STATIC];
     if (s->max_scale > 0.0f && s->min_scale > s->max_scale)
-        return ampi_out(problem, "amp_scaler_desc.min_scale", (double)s->min_scale,
+        return ampi_out("amp_scaler_desc.min_scale", (double)s->min_scale,
                         "at most max_scale (those of the preset, where they are 0)");
     if ((ampi_rules(s) & AMPI_SAFE) && s->min_scale < safe->min_scale)
-        return ampi_out(problem, "amp_scaler_desc.min_scale", (double)s->min_scale,
+        return ampi_out("amp_scaler_desc.min_scale", (double)s->min_scale,
                         "2^-126 or more, where fp32 is normal");
     if ((ampi_rules(s) & AMPI_SAFE) && s->max_scale > safe->max_scale)
-        return ampi_out(problem, "amp_scaler_desc.max_scale", (double)s->max_scale,
+        return ampi_out("amp_scaler_desc.max_scale", (double)s->max_scale,
                         "at most 2^126, whose reciprocal is normal");
-    return ampi_scale_ok(s, init) ||
-           ampi_out(problem, "amp_scaler_desc.init_scale", (double)*init,
+    if (ampi_scale_ok(s, init)) return AMP_OK;
+    return ampi_out("amp_scaler_desc.init_scale", (double)*init,
                     "between min_scale and max_scale (those of the preset, where they are 0)");
 }
 
-static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scaler_desc *d,
-                                                  char *problem) {
+static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scaler_desc *d) {
     const int              none = d->preset == AMP_PRESET_NONE;
     const ampi_preset_row *row;
     uint32_t               rules;
@@ -3745,16 +3784,13 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     uint64_t               bits;
     int                    given;
     if ((unsigned)d->preset >= (unsigned)AMPI_NUM_PRESETS)
-        return ampi_unknown(problem, "amp_scaler_desc.preset", (int)d->preset);
+        return ampi_unknown("amp_scaler_desc.preset", (int)d->preset);
     row = &ampi_presets[d->preset];
-    if (!ampi_scaler_numbers_ok(d, problem)) return AMP_ERROR_INVALID_CONFIG;
+    AMPI_TRY(ampi_scaler_numbers_ok(d));
     given = none || d->init_scale > 0.0f;
     init  = d->init_scale > 0.0f ? d->init_scale : row->init_scale;
-    if (none && init != 1.0f) {
-        ampi_out(problem, "amp_scaler_desc.init_scale", (double)init,
-                 "0 or 1 for AMP_PRESET_NONE");
-        return AMP_ERROR_INVALID_CONFIG;
-    }
+    if (none && init != 1.0f)
+        return ampi_out("amp_scaler_desc.init_scale", (double)init, "0 or 1 for AMP_PRESET_NONE");
 
     memset(&t, 0, sizeof t);
     t.preset          = (uint32_t)d->preset;
@@ -3776,7 +3812,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     if ((!given || d->preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
         init = t.max_scale;
     if (!given && init < t.min_scale) init = t.min_scale;
-    if (!ampi_scaler_limits_ok(&t, &init, problem)) return AMP_ERROR_INVALID_CONFIG;
+    AMPI_TRY(ampi_scaler_limits_ok(&t, &init));
     t.scale      = d->disabled ? 1.0f : init;
     t.next_scale = (double)t.scale;
     *s           = t;
@@ -3786,15 +3822,13 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
 #if !defined(AMP_NO_STDLIB) || !defined(AMP_NO_AUTOCAST)
 /* Makes the desc of a scaler fit another type: fp16 needs a loss scale, the others need none. */
 static AMPI_NOINLINE void ampi_scale_for(amp_scaler_desc *d, int was_fp16, int is_fp16) {
-    char *problem = d->problem;
     if (!is_fp16 && ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
         ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
         d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
         ampi_f64_in(&d->backoff_factor, 0.0, 0.0)) /* all defaults */
         d->preset = AMP_PRESET_NONE;
-    if (!is_fp16 || was_fp16 || !(d->disabled || d->preset == AMP_PRESET_NONE)) return;
-    memset(d, 0, sizeof *d);
-    d->problem = problem;
+    if (is_fp16 && !was_fp16 && (d->disabled || d->preset == AMP_PRESET_NONE))
+        memset(d, 0, sizeof *d);
 }
 #endif
 
@@ -3803,18 +3837,19 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
     amp_result      result;
     memset(&defaults, 0, sizeof defaults);
     if (!desc) desc = &defaults;
-    ampi_blank(desc->problem);
-    if (!s) return ampi_missing(desc->problem, "s");
+    if (!s) return ampi_missing("s");
     memset(s, 0, sizeof *s);
-    AMPI_IEEE(result = ampi_scaler_setup(s, desc, desc->problem));
+    AMPI_IEEE(result = ampi_scaler_setup(s, desc));
     return result;
 }
 
 AMPI_COLD_END
 
 static amp_result ampi_scaler_ready(const amp_scaler *s) {
-    if (!s) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_is_initialized(s) ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
+    if (!s) return ampi_missing("s");
+    AMPI_REFUSE(!ampi_is_initialized(s), NOT_INITIALIZED,
+                "s is not initialized: call amp_scaler_init first");
+    return AMP_OK;
 }
 
 /* Checks src and, unless dst is NULL, writes it unscaled: as fp32, or in place. */
@@ -3855,10 +3890,12 @@ AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n) {
     const amp_dtype dst_type = dst == src ? src_type : AMP_F32;
     AMPI_TRY(ampi_scaler_ready(s));
-    if (!amp_dtype_size(src_type)) return AMP_ERROR_INVALID_ENUM;
-    if (!ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
-    if (dst && dst == src && src_type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
-    if (ampi_unscale_meets(dst, src, src_type, n)) return AMP_ERROR_OVERLAP;
+    AMPI_TRY(ampi_arrays_ok(src, AMP_F32, src, src_type, n));
+    AMPI_REFUSE(dst && dst == src && src_type == AMP_F16, UNSUPPORTED,
+                "dst is src, of fp16, which would lose what scaling saved: give dst n floats "
+                "elsewhere, or NULL to check only");
+    AMPI_REFUSE(ampi_unscale_meets(dst, src, src_type, n), OVERLAP,
+                "dst overlaps src: let it be src itself, or n floats elsewhere");
     if (!s->disabled)
         AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
     else if (dst && dst != src && n) ampi_cast_all(dst, dst_type, src, src_type, n);
@@ -3869,13 +3906,15 @@ static AMPI_NOINLINE void ampi_scaler_update(amp_scaler *s) { ampi_scaler_transi
 
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s) {
     AMPI_TRY(ampi_scaler_ready(s));
-    if (!s->disabled && !s->checked && !s->found_inf) return AMP_ERROR_BAD_STATE;
+    AMPI_REFUSE(!s->disabled && !s->checked && !s->found_inf, BAD_STATE,
+                "no gradient was checked since the last update: call amp_scaler_unscale first");
     AMPI_IEEE(ampi_scaler_update(s));
     return AMP_OK;
 }
 
 static AMPI_NOINLINE amp_result ampi_scaler_replace(amp_scaler *s, const float *scale) {
-    if (!ampi_scale_ok(s, scale)) return AMP_ERROR_INVALID_CONFIG;
+    if (!ampi_scale_ok(s, scale))
+        return ampi_out("scale", (double)*scale, "finite, more than 0, and within the limits of s");
     s->scale      = *scale;
     s->next_scale = (double)*scale;
     s->stuck      = 0u;
@@ -3919,9 +3958,16 @@ static int ampi_allocator_ok(const amp_allocator *a) {
     return !a->allocate_fn == !a->release_fn;
 }
 
+/* A backend's result. Only CUDA's is AMP_ERROR_UNSUPPORTED, while a stream is captured. */
+static amp_result ampi_captured(amp_result result) {
+    if (result != AMP_ERROR_UNSUPPORTED) return ampi_told(result);
+    return ampi_refuse(result, "the stream is being captured, which this call cannot be in: call "
+                               "it before the capture or after");
+}
+
 /* The backend functions that callers need most. */
 static amp_result ampi_send(const amp_backend *b, void *dst, const void *src, size_t num_bytes) {
-    return b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_BACKEND);
+    return ampi_captured(b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_BACKEND));
 }
 
 static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_type,
@@ -3938,7 +3984,6 @@ static void       ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi
 static void       ampi_sum_rows(const amp_plan *plan, ampi_slot *slot);
 static void       ampi_update_rows(const amp_plan *plan, const ampi_slot *slot);
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_grad_stats *stats);
-static amp_result ampi_report_ok(const amp_optimizer_desc *d);
 static size_t     ampi_report_room(size_t num_slots); /* host memory after the plan's tables */
 static void       ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
 /* a chunk of a sampled step: after its check, and around its update */
@@ -3982,69 +4027,60 @@ AMPI_STATIC_ASSERT(ampi_formats_are_all,
 
 /* Numbers are compared here, after they are known to be finite, and in an environment without
    traps, because compilers may compare first. */
-static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char *problem) {
+static AMPI_NOINLINE amp_result ampi_desc_numbers_ok(const amp_optimizer_desc *d) {
     static const char *const factor = "0 or more, and less than 1";
     static const char *const amount = "0 or more, and finite";
     const float              eps    = (float)d->eps;
     const double             most   = (double)AMPI_F32_MAX;
-    if (!ampi_f64_ok(problem, "amp_optimizer_desc.beta1", &d->beta1, 0.0, AMPI_BELOW_1, factor) ||
-        !ampi_f64_ok(problem, "amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor) ||
-        !ampi_f64_ok(problem, "amp_optimizer_desc.eps", &d->eps, 0.0, most, amount) ||
-        !ampi_f64_ok(problem, "amp_optimizer_desc.momentum", &d->momentum, 0.0, most, amount) ||
-        !ampi_amount_ok(problem, "amp_optimizer_desc.weight_decay", &d->weight_decay) ||
-        !ampi_amount_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm))
-        return 0;
+    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta1", &d->beta1, 0.0, AMPI_BELOW_1, factor));
+    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor));
+    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.eps", &d->eps, 0.0, most, amount));
+    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.momentum", &d->momentum, 0.0, most, amount));
+    AMPI_TRY(ampi_amount_ok("amp_optimizer_desc.weight_decay", &d->weight_decay));
+    AMPI_TRY(ampi_amount_ok("amp_optimizer_desc.max_norm", &d->max_norm));
     if (d->eps > 0.0 && !(eps > 0.0f))
-        return ampi_out(problem, "amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
+        return ampi_out("amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
     if (d->nesterov && !((float)d->momentum > 0.0f))
-        return ampi_out(problem, "amp_optimizer_desc.momentum", d->momentum,
-                        "more than 0 for nesterov");
-    return 1;
+        return ampi_out("amp_optimizer_desc.momentum", d->momentum, "more than 0 for nesterov");
+    return AMP_OK;
 }
 
 /* Is it a row of AMP_STORAGE_LIST? */
-static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
-#define AMPI_STORAGE_ROW(name, master, moments) {name, {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
-    static const struct { const char *name; amp_storage s; } rows[] = {
-        AMP_STORAGE_LIST(AMPI_STORAGE_ROW)};
+static amp_result ampi_storage_ok(const amp_storage *s) {
+#define AMPI_STORAGE_NAME(name, master, moments) name ", "
+#define AMPI_STORAGE_ROW(name, master, moments)  {AMP_FORMAT_##master, AMP_FORMAT_##moments},
+    static const amp_storage rows[] = {AMP_STORAGE_LIST(AMPI_STORAGE_ROW)};
 #undef AMPI_STORAGE_ROW
     const unsigned formats = sizeof ampi_formats / sizeof ampi_formats[0];
     const size_t   num = sizeof rows / sizeof rows[0];
     size_t         i;
     for (i = 0; i < num; i++)
-        if (rows[i].s.master == s->master && rows[i].s.moments == s->moments) return AMP_OK;
+        if (rows[i].master == s->master && rows[i].moments == s->moments) return AMP_OK;
     if ((unsigned)s->master >= formats)
-        return ampi_unknown(problem, "amp_storage.master", (int)s->master);
+        return ampi_unknown("amp_storage.master", (int)s->master);
     if ((unsigned)s->moments >= formats)
-        return ampi_unknown(problem, "amp_storage.moments", (int)s->moments);
-    ampi_tell(problem, "amp_storage is %s+%s: take", ampi_formats[s->master].name,
-              ampi_formats[s->moments].name);
-    for (i = 0; i < num; i++) ampi_tell(problem, "%s %s", i ? "," : "", rows[i].name);
-    return AMP_ERROR_INVALID_CONFIG;
-}
-
-/* An error, with a message of one sentence. */
-static amp_result ampi_refuse(const amp_optimizer_desc *d, amp_result result, const char *text) {
-    ampi_tell(ampi_blank(d->problem), "%s", text);
-    return result;
+        return ampi_unknown("amp_storage.moments", (int)s->moments);
+    return ampi_refuse(AMP_ERROR_INVALID_CONFIG,
+                       "amp_storage is %s+%s: take " AMP_STORAGE_LIST(AMPI_STORAGE_NAME)
+                       "as in AMP_STORAGE_LIST",
+                       ampi_formats[s->master].name, ampi_formats[s->moments].name);
+#undef AMPI_STORAGE_NAME
 }
 
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     amp_scaler scaler;
-    if (!amp_dtype_size(d->dtype))
-        return ampi_unknown(d->problem, "amp_optimizer_desc.dtype", (int)d->dtype);
+    AMPI_TRY(ampi_type_ok("amp_optimizer_desc.dtype", d->dtype));
     if ((unsigned)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
-        return ampi_unknown(d->problem, "amp_optimizer_desc.kind", (int)d->kind);
-    if (!ampi_desc_numbers_ok(d, d->problem)) return AMP_ERROR_INVALID_CONFIG;
-    if (!ampi_allocator_ok(&d->allocator))
-        return ampi_refuse(d, AMP_ERROR_INVALID_ARGUMENT,
-                           "amp_optimizer_desc.allocator needs both functions");
-    if (d->backend && !d->backend->functions)
-        return ampi_refuse(d, AMP_ERROR_INVALID_ARGUMENT,
-                           "amp_optimizer_desc.backend was not made by amp_cuda_backend");
-    if (d->report) AMPI_TRY(ampi_report_ok(d));
-    if (d->storage) AMPI_TRY(ampi_storage_ok(d->storage, d->problem));
-    return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
+        return ampi_unknown("amp_optimizer_desc.kind", (int)d->kind);
+    AMPI_TRY(ampi_desc_numbers_ok(d));
+    AMPI_REFUSE(!ampi_allocator_ok(&d->allocator), INVALID_ARGUMENT,
+                "amp_optimizer_desc.allocator needs both functions");
+    AMPI_REFUSE(d->backend && !d->backend->functions, INVALID_ARGUMENT,
+                "amp_optimizer_desc.backend was not made by amp_cuda_backend");
+    if (d->report && d->report->every < 0)
+        return ampi_out("amp_report_desc.every", d->report->every, "0 or more");
+    if (d->storage) AMPI_TRY(ampi_storage_ok(d->storage));
+    return ampi_scaler_setup(&scaler, &d->scaler); /* to learn of its errors now */
 }
 
 /* Copies desc, and its backend, report and storage, which may go after the call. */
@@ -4068,8 +4104,7 @@ AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_de
     amp_result         result;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
-    ampi_blank(d.problem);
-    if (!opt) return ampi_missing(d.problem, "opt");
+    if (!opt) return ampi_missing("opt");
     memset(opt, 0, sizeof *opt);
     AMPI_IEEE(result = ampi_desc_ok(&d));
     if (result == AMP_OK) AMPI_IEEE(ampi_begin(opt, &d));
@@ -4085,38 +4120,30 @@ static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
     return &ampi_entry_of(opt, (size_t)i)->tensor;
 }
 
-/* Begins an error message about a tensor. */
-static void ampi_tell_tensor(char *problem, size_t i, const char *name) {
-    ampi_tell(problem, "tensor %g%s%s%s: ", (double)i, name ? " (" : "", name ? name : "",
-              name ? ")" : "");
-}
-
-static amp_result ampi_tensor_problem(const amp_optimizer *opt, size_t i, const char *name,
-                                      amp_result result, const char *text) {
-    ampi_tell_tensor(opt->desc.problem, i, name);
-    ampi_tell(opt->desc.problem, "%s", text);
-    return result;
+/* The error just told is of a tensor that was added. */
+static amp_result ampi_of(const amp_optimizer *opt, size_t i, amp_result result) {
+    return ampi_of_tensor(i, ampi_entry_of(opt, i)->tensor.name, result);
 }
 
 /* May a call be made now? Before prepare; after it; then, in no open step; in one. */
 typedef enum ampi_phase { AMPI_ADDING, AMPI_PREPARED, AMPI_BETWEEN, AMPI_WITHIN } ampi_phase;
 static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     amp_result result = AMP_OK;
-    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    ampi_blank(opt->desc.problem);
+    if (!opt) return ampi_missing("opt");
+    AMPI_REFUSE(!opt->initialized, NOT_INITIALIZED,
+                "opt is not initialized: call amp_optimizer_init first");
     if (phase == AMPI_ADDING && opt->plan) result = AMP_ERROR_PREPARED;
     else if (phase != AMPI_ADDING && !opt->plan) result = AMP_ERROR_NOT_PREPARED;
     else if (phase == AMPI_BETWEEN && opt->step_open) result = AMP_ERROR_STEP_OPEN;
     else if (phase == AMPI_WITHIN && !opt->step_open) result = AMP_ERROR_STEP_NOT_OPEN;
-    return ampi_told(opt->desc.problem, result);
+    return ampi_told(result);
 }
 
 /* May a call for tensor i be made now? */
 static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i, ampi_phase phase) {
     if (!opt || !opt->initialized || ampi_tensor(opt, i)) return ampi_ready(opt, phase);
-    ampi_tell(ampi_blank(opt->desc.problem), "there is no tensor %g", (double)i);
-    return AMP_ERROR_INVALID_ARGUMENT;
+    return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "there is no tensor %g: there are %g", (double)i,
+                       (double)opt->num_entries);
 }
 
 /* How many moments a tensor with a gradient has. */
@@ -4143,16 +4170,6 @@ static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t
     return t->storage ? *t->storage : opt->storage;
 }
 
-/* A list of what a tensor must not be, and its errors; the last row is true, with AMP_OK. */
-typedef struct ampi_refusal { int is; amp_result result; const char *text; } ampi_refusal;
-
-static amp_result ampi_refuse_tensor(const amp_optimizer *opt, size_t i, const char *name,
-                                     const ampi_refusal *why) {
-    while (!why->is) why++;
-    return why->result == AMP_OK ? AMP_OK
-                                 : ampi_tensor_problem(opt, i, name, why->result, why->text);
-}
-
 /* May the next tensor be stored so? */
 static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_storage  s      = ampi_storage_of(opt, t);
@@ -4161,47 +4178,40 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
     const int          coded  = apart || s.moments != AMP_FORMAT_F32;
     const int          same   = t->model && t->model == (void *)t->weight;
     const amp_dtype    type   = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
-    const ampi_refusal why[]  = {
-        {coded && opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED,
-         "storage" AMPI_FUSED_ALONE},
-        {apart && type != AMP_BF16, AMP_ERROR_UNSUPPORTED,
-         "its masters are stored beside a model of AMP_BF16: set desc.dtype or model_type, or "
-         "AMP_FORMAT_F32"},
-        {groups && t->rows && t->rows->row_length % AMPI_GROUP != 0, AMP_ERROR_UNSUPPORTED,
-         "moments of 8 bits need a row_length that is a multiple of 32"},
-        {1, AMP_OK, NULL}};
-    return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
+    AMPI_REFUSE(coded && opt->desc.kind == AMP_KIND_OWN, UNSUPPORTED, "storage" AMPI_FUSED_ALONE);
+    AMPI_REFUSE(apart && type != AMP_BF16, UNSUPPORTED, "its masters are stored beside a model of "
+                "AMP_BF16: set desc.dtype or model_type, or AMP_FORMAT_F32");
+    AMPI_REFUSE(groups && t->rows && t->rows->row_length % AMPI_GROUP != 0, UNSUPPORTED,
+                "row_length is %g, and must be a multiple of 32 for moments of 8 bits",
+                (double)t->rows->row_length);
+    return AMP_OK;
 }
 
 /* May t be the next tensor, or (flat) be of a flat array? */
 static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
                                                   int flat) {
-    char             text[AMP_PROBLEM_SIZE] = "";
-    const amp_result told =
-        !ampi_amount_ok(text, "lr_scale", &t->lr_scale) ||
-        !ampi_amount_ok(text, "weight_decay", &t->weight_decay) ? AMP_ERROR_INVALID_CONFIG
-        : t->storage ? ampi_storage_ok(t->storage, text) : AMP_OK;
-    const ampi_refusal why[] = {
-        {!amp_dtype_size(t->grad_type), AMP_ERROR_INVALID_ENUM, "grad_type is unknown"},
-        {t->model && !amp_dtype_size(t->model_type), AMP_ERROR_INVALID_ENUM,
-         "model_type is unknown"},
-        {t->model && t->model == (void *)t->weight && t->model_type != AMP_F32,
-         AMP_ERROR_INVALID_CONFIG, "its model is its weight, but model_type is of 16 bits"},
-        {t->grad == AMP_NO_GRAD, AMP_ERROR_INVALID_ARGUMENT,
-         "AMP_NO_GRAD is for rebind: set grad_later"},
-        {t->n && !t->weight && !t->model, AMP_ERROR_INVALID_ARGUMENT,
-         "it has neither a weight nor a model"},
-        {told != AMP_OK, told, text},
-        {t->keep_fp32 && t->model && t->model_type != AMP_F32, AMP_ERROR_INVALID_CONFIG,
-         "keep_fp32 is set, but its model is of 16 bits"},
-        {t->n > SIZE_MAX / 64, AMP_ERROR_TOO_LARGE, "it is too large"},
-        {t->first % AMPI_CHUNK != 0 || t->first > UINT64_MAX / 2, AMP_ERROR_INVALID_CONFIG,
-         "first must be a multiple of 16384, and less than 2^63"},
-        {t->rows && flat, AMP_ERROR_UNSUPPORTED,
-         "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add"},
-        {t->own && t->rows, AMP_ERROR_UNSUPPORTED, "own is for a tensor without rows"},
-        {1, AMP_OK, NULL}};
-    AMPI_TRY(ampi_refuse_tensor(opt, opt->num_entries, t->name, why));
+    const int halves = t->model && t->model_type != AMP_F32;
+    AMPI_TRY(ampi_type_ok("grad_type", t->grad_type));
+    if (t->model) AMPI_TRY(ampi_type_ok("model_type", t->model_type));
+    AMPI_REFUSE(halves && t->model == (void *)t->weight, INVALID_CONFIG,
+                "its model is its weight, but model_type is of 16 bits");
+    AMPI_REFUSE(t->grad == AMP_NO_GRAD, INVALID_ARGUMENT,
+                "AMP_NO_GRAD is for rebind: set grad_later");
+    AMPI_REFUSE(t->n && !t->weight && !t->model, INVALID_ARGUMENT,
+                "it has neither a weight nor a model");
+    AMPI_TRY(ampi_amount_ok("lr_scale", &t->lr_scale));
+    AMPI_TRY(ampi_amount_ok("weight_decay", &t->weight_decay));
+    if (t->storage) AMPI_TRY(ampi_storage_ok(t->storage));
+    AMPI_REFUSE(t->keep_fp32 && halves, INVALID_CONFIG,
+                "keep_fp32 is set, but its model is of 16 bits");
+    AMPI_REFUSE(t->n > SIZE_MAX / 64, TOO_LARGE, "n is %g, which is too large", (double)t->n);
+    if (t->first % AMPI_CHUNK != 0 || t->first > UINT64_MAX / 2)
+        return ampi_out("first", (double)t->first, "a multiple of 16384, and less than 2^63");
+    if (t->rows && (flat || t->own))
+        return ampi_refuse(AMP_ERROR_UNSUPPORTED,
+                           flat ? "rows are not for amp_optimizer_add_flat: add that tensor by "
+                                  "amp_optimizer_add"
+                                : "own is for a tensor without rows");
     if (t->rows) AMPI_TRY(ampi_rows_ok(opt, t));
     return ampi_storage_check(opt, t);
 }
@@ -4212,10 +4222,11 @@ static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
     size_t       capacity = opt->capacity;
     ampi_entry  *grown;
     if (count <= capacity - opt->num_entries) return AMP_OK;
-    if (count > most - opt->num_entries) return AMP_ERROR_TOO_LARGE;
+    AMPI_REFUSE(count > most - opt->num_entries, TOO_LARGE, "count is %g, which is too large",
+                (double)count);
     while (capacity < opt->num_entries + count) capacity *= 2;
     grown = (ampi_entry *)ampi_allocate(&opt->desc.allocator, capacity * sizeof *grown);
-    if (!grown) return AMP_ERROR_OUT_OF_MEMORY;
+    if (!grown) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
     memcpy(grown, ampi_entry_of(opt, 0), opt->num_entries * sizeof *grown);
     ampi_release(&opt->desc.allocator, opt->entries);
     opt->entries  = grown;
@@ -4260,23 +4271,22 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
                                    const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
     size_t     i, before, offset = 0;
-    char       room[AMPI_DECIMALS];
-    if (!whole) return ampi_missing(opt->desc.problem, flat ? "whole" : "tensor");
-    if (!tensors && count) return ampi_missing(opt->desc.problem, "tensors");
-    AMPI_TRY(ampi_told(opt->desc.problem, ampi_reserve(opt, count)));
+    if (!whole) return ampi_missing(flat ? "whole" : "tensor");
+    if (!tensors && count) return ampi_missing("tensors");
+    AMPI_TRY(ampi_reserve(opt, count));
     before = opt->num_entries;
     AMPI_IEEE(result = ampi_tensor_check(opt, whole, flat));
+    result = ampi_of_tensor(before, whole->name, result);
     for (i = 0; i < count && result == AMP_OK && tensors[i].n <= whole->n - offset; i++) {
         const amp_tensor t = ampi_tensor_at(whole, &tensors[i], offset);
         AMPI_IEEE(result = ampi_tensor_check(opt, &t, flat));
+        result = ampi_of_tensor(opt->num_entries, t.name, result);
         if (result == AMP_OK) ampi_append(opt, &t, flat && i ? 2 : flat);
         offset += t.n;
     }
-    if (result == AMP_OK && (i < count || offset != whole->n)) {
-        ampi_tell(opt->desc.problem, "the tensors' n do not add up to whole's %s",
-                  ampi_digits(room, whole->n));
-        result = AMP_ERROR_INVALID_ARGUMENT;
-    }
+    if (result == AMP_OK && (i < count || offset != whole->n))
+        result = ampi_refuse(AMP_ERROR_INVALID_ARGUMENT,
+                             "the tensors' n do not add up to whole's %g", (double)whole->n);
     if (result != AMP_OK) opt->num_entries = before;
     return result;
 }
@@ -4287,10 +4297,9 @@ static amp_result ampi_add_or_refuse(amp_optimizer *opt, const amp_tensor *whole
     amp_result result;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     result = ampi_add_tensors(opt, whole, tensors, count, flat);
-    if (result != AMP_OK && opt->refused == AMP_OK) {
-        opt->refused    = result;
-        opt->refused_at = opt->num_entries;
-    }
+    if (result != AMP_OK && !ampi_latest.error.tensor)
+        ampi_of_tensor(opt->num_entries, NULL, result);
+    if (result != AMP_OK && opt->refused.result == AMP_OK) opt->refused = ampi_latest.error;
     return result;
 }
 
@@ -4479,7 +4488,7 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
     for (k = 0; k < kinds; k++)
         for (i = 0; i < count; i++) ampi_place_array(opt, i, (ampi_array)k, &arena);
     *num_bytes = arena.used;
-    return arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK;
+    return ampi_told(arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK);
 }
 
 /* Zeroed memory of a backend, aligned to 64 bytes; *block is what must be freed. */
@@ -4504,19 +4513,11 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
     else ampi_release(a, block);
 }
 
-/* A backend's result. Only CUDA's is AMP_ERROR_UNSUPPORTED, while a stream is captured. */
-static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
-    if (result != AMP_ERROR_UNSUPPORTED) return ampi_told(opt->desc.problem, result);
-    return ampi_refuse(&opt->desc, result,
-                       "the stream is being captured, which this call cannot be in: call it before "
-                       "the capture or after");
-}
-
 /* Copies num_bytes from backend memory to the host, after all work that is queued. */
 static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
                                  size_t num_bytes) {
     const amp_backend *b = &opt->backend;
-    return ampi_captured(opt, b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST));
+    return ampi_captured(b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST));
 }
 
 static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
@@ -4585,7 +4586,7 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
     control.rates.max_norm = d->max_norm;
     control.nesterov       = d->nesterov != 0;
     control.seed           = d->seed;
-    ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
+    ampi_scaler_setup(&control.scaler, &d->scaler);
     if (ampi_scale_is_elsewhere(opt) || control.scaler.scale == 1.0f ||
         !ampi_is_zero(&d->scaler.init_scale))
         plan->asked = AMPI_SCALE_KNOWN;
@@ -4626,9 +4627,9 @@ static ampi_range ampi_range_of(size_t id, const void *begin, uint64_t n, amp_dt
    second. Then each must begin behind the one before. */
 static amp_result ampi_apart(const amp_optimizer *opt) {
     static const char *const what[] = {"weight", "model", "grad"};
-    char       *problem = opt->desc.problem;
-    ampi_range *r       = opt->plan->ranges;
-    size_t      n       = 3 * opt->num_entries, gap = n, i, k;
+    const char *name;
+    ampi_range *r = opt->plan->ranges;
+    size_t      n = 3 * opt->num_entries, gap = n, i, k;
     for (i = 0; i < opt->num_entries; i++) {
         const ampi_entry *e    = ampi_entry_of(opt, i);
         const amp_tensor *t    = &e->tensor;
@@ -4651,11 +4652,12 @@ static amp_result ampi_apart(const amp_optimizer *opt) {
         const size_t late  = r[i].id > r[i - 1].id ? r[i].id : r[i - 1].id; /* added later */
         const size_t early = r[i].id + r[i - 1].id - late;
         if (r[i].begin >= r[i - 1].end) continue;
-        ampi_tell_tensor(problem, late / 3, ampi_tensor(opt, (int)(late / 3))->name);
-        ampi_tell(problem, "its %s overlaps the %s of ", what[late % 3], what[early % 3]);
-        ampi_tell_tensor(problem, early / 3, ampi_tensor(opt, (int)(early / 3))->name);
-        ampi_tell(problem, "give each its own memory");
-        return AMP_ERROR_OVERLAP;
+        name = ampi_entry_of(opt, early / 3)->tensor.name;
+        return ampi_of(opt, late / 3,
+                       ampi_refuse(AMP_ERROR_OVERLAP,
+                                   "its %s overlaps the %s of tensor %g (%s): give each its own "
+                                   "memory", what[late % 3], what[early % 3], (double)(early / 3),
+                                   name ? name : "no name"));
     }
     return AMP_OK;
 }
@@ -4666,9 +4668,9 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     const size_t              header = (sizeof(amp_plan) + 63) / 64 * 64;
     size_t                    i, num_sparse = 0;
     amp_plan                 *plan;
-    if (opt->num_entries > (SIZE_MAX / 2 - header) / (2 * sizeof(ampi_slot) + 2048) ||
-        opt->num_entries > INT32_MAX)
-        return AMP_ERROR_TOO_LARGE;
+    AMPI_REFUSE(opt->num_entries > (SIZE_MAX / 2 - header) / (2 * sizeof(ampi_slot) + 2048) ||
+                    opt->num_entries > INT32_MAX, TOO_LARGE,
+                "there are %g tensors, which are too many", (double)opt->num_entries);
     for (i = 0; i < opt->num_entries; i++)
         num_sparse += (size_t)ampi_has_rows(ampi_entry_of(opt, i));
     plan = (amp_plan *)ampi_allocate(&d->allocator,
@@ -4676,7 +4678,7 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
                                                                   3 * sizeof(ampi_range)) +
                                          num_sparse * sizeof(ampi_sparse) +
                                          (opt->reports ? ampi_report_room(opt->num_entries) : 0));
-    if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
+    if (!plan) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
     plan->num_slots   = opt->num_entries;
@@ -4698,7 +4700,7 @@ static amp_result ampi_build(amp_optimizer *opt) {
     size_t     num_bytes;
     amp_result result;
     AMPI_TRY(ampi_layout(opt, plan, NULL, &num_bytes));
-    AMPI_TRY(ampi_captured(opt, ampi_block_alloc(&opt->backend, &opt->desc.allocator, num_bytes,
+    AMPI_TRY(ampi_captured(ampi_block_alloc(&opt->backend, &opt->desc.allocator, num_bytes,
                                                  &opt->backend_memory, &base)));
     AMPI_TRY(ampi_apart(opt));
     ampi_layout(opt, plan, base, &num_bytes);
@@ -4738,22 +4740,18 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     amp_scaler        shared;
     amp_result        result = AMP_OK;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
-    if (opt->refused != AMP_OK) {
-        ampi_tell(opt->desc.problem, "tensor %g was refused by amp_optimizer_add: %s",
-                  (double)opt->refused_at, amp_result_string(opt->refused));
-        return opt->refused;
-    }
+    if (opt->refused.result != AMP_OK) return ampi_repeat(&opt->refused);
     s = opt->desc.shared_scaler;
     if (s) result = ampi_read_back(opt, &shared, s, sizeof shared);
     if (s && result == AMP_OK && !ampi_is_initialized(&shared))
-        result = ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED,
+        result = ampi_refuse(AMP_ERROR_NOT_INITIALIZED,
                              "desc.shared_scaler is not initialized: call amp_scaler_init");
     if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result == AMP_OK) result = ampi_build(opt);
-    if (result == AMP_OK) result = ampi_fill_tensors(opt);
+    if (result == AMP_OK) result = ampi_captured(ampi_fill_tensors(opt));
     if (result != AMP_OK) ampi_unbuild(opt);
-    else opt->pending = AMP_OK; /* from a begin_step before prepare */
-    return ampi_told(opt->desc.problem, result);
+    else opt->pending.result = AMP_OK; /* from a begin_step before prepare */
+    return result;
 }
 
 /* The slot of tensor i, or NULL if there is none (yet). */
@@ -4766,13 +4764,11 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
                                 const void *grad) {
     const amp_tensor *t = ampi_tensor(opt, (int)i);
     const int          own   = !ampi_is_coded(&opt->plan->host_slots[i].master);
-    const ampi_refusal why[] = {
-        {weight && !t->weight && own, AMP_ERROR_UNSUPPORTED,
-         "its master is the optimizer's own: leave weight NULL here"},
-        {grad && grad != AMP_NO_GRAD && !ampi_learns(t), AMP_ERROR_UNSUPPORTED,
-         "it was added as frozen: set grad_later in amp_tensor"},
-        {1, AMP_OK, NULL}};
-    return ampi_refuse_tensor(opt, i, t->name, why);
+    const char *const why = weight && !t->weight && own
+                                ? "its master is the optimizer's own: leave weight NULL here"
+                            : grad && grad != AMP_NO_GRAD && !ampi_learns(t)
+                                ? "it was added as frozen: set grad_later in amp_tensor" : NULL;
+    return why ? ampi_of(opt, i, ampi_refuse(AMP_ERROR_UNSUPPORTED, "%s", why)) : AMP_OK;
 }
 
 static void ampi_bind_slots(ampi_slot *first, size_t count, float *const *weights,
@@ -4792,7 +4788,7 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
     for (i = 0; i < count; i++)
         AMPI_TRY(ampi_can_bind(opt, first + i, weights ? weights[i] : NULL,
                                grads ? grads[i] : NULL));
-    AMPI_TRY(ampi_captured(opt, opt->backend.functions->bind_fn(&opt->backend, plan, first, count,
+    AMPI_TRY(ampi_captured(opt->backend.functions->bind_fn(&opt->backend, plan, first, count,
                                                                 weights, grads)));
     ampi_bind_slots(plan->host_slots + first, count, weights, grads);
     ampi_count_grads(plan);
@@ -4816,8 +4812,8 @@ static amp_result ampi_write_models(const amp_optimizer *opt) {
         ampi_slot  *s   = &opt->plan->host_slots[i];
         const void *src = ampi_is_coded(&s->master) ? s->weight : s->master.data;
         if (src && s->model)
-            AMPI_TRY(ampi_write_on(&opt->backend, s->model, s->model_type, &s->master, src,
-                                   (size_t)s->n));
+            AMPI_TRY(ampi_captured(ampi_write_on(&opt->backend, s->model, s->model_type, &s->master,
+                                                 src, (size_t)s->n)));
         s->weight = NULL;
     }
     return AMP_OK;
@@ -4830,11 +4826,10 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
         const ampi_slot  *s = &opt->plan->host_slots[i];
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         if (ampi_is_coded(&s->master) && t->n && !s->weight)
-            return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_BAD_STATE,
-                                       "it has no fp32 master: bring its weights by "
-                                       "amp_optimizer_rebind");
+            return ampi_of(opt, i, ampi_refuse(AMP_ERROR_BAD_STATE, "it has no fp32 master: bring "
+                                               "its weights by amp_optimizer_rebind"));
     }
-    return ampi_told(opt->desc.problem, ampi_write_models(opt));
+    return ampi_write_models(opt);
 }
 
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i) {
@@ -5153,7 +5148,7 @@ static const ampi_functions ampi_cpu_functions = {
     ampi_cpu_check, ampi_cpu_update, ampi_cpu_gemm};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
-    if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!backend) return ampi_missing("backend");
     memset(backend, 0, sizeof *backend);
     backend->functions = &ampi_cpu_functions;
     return AMP_OK;
@@ -5216,7 +5211,7 @@ AMPI_COLD_BEGIN
 /* Does one job of a step, on all tensors. */
 static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
     const amp_backend *b = &opt->backend;
-    return ampi_told(opt->desc.problem, b->functions->update_fn(b, opt->plan, job));
+    return ampi_told(b->functions->update_fn(b, opt->plan, job));
 }
 
 /* May a step of this kind begin? */
@@ -5225,20 +5220,18 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
     int    own, learns = 0;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     own = opt->plan->owns || opt->desc.kind == AMP_KIND_OWN;
-    if (fused == own) {
-        ampi_tell(opt->desc.problem, "desc.kind is %s%s: call %s",
-                  ampi_optimizers[opt->desc.kind].kind,
-                  opt->plan->owns ? ", and some tensors are own" : "",
-                  !own ? "amp_optimizer_step, or set AMP_KIND_OWN, or amp_tensor.own"
-                  : opt->plan->owns
-                      ? "amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step"
-                      : "amp_optimizer_begin_step, or set AMP_KIND_ADAMW, _SGD or _LION");
-        return AMP_ERROR_UNSUPPORTED;
-    }
+    if (fused == own)
+        return ampi_refuse(
+            AMP_ERROR_UNSUPPORTED, "desc.kind is %s%s: call %s",
+            ampi_optimizers[opt->desc.kind].kind,
+            opt->plan->owns ? ", and some tensors are own" : "",
+            !own ? "amp_optimizer_step, or set AMP_KIND_OWN, or amp_tensor.own"
+            : opt->plan->owns ? "amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step"
+                              : "amp_optimizer_begin_step, or set AMP_KIND_ADAMW, _SGD or _LION");
     if (opt->plan->meets || !opt->plan->num_weights || opt->plan->num_grads) return AMP_OK;
     for (i = 0; i < opt->num_entries; i++)
         learns |= ampi_tensor(opt, (int)i)->n && ampi_learns(ampi_tensor(opt, (int)i));
-    return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
+    return ampi_refuse(AMP_ERROR_BAD_STATE, "%s",
                        learns
                            ? "no tensor has a gradient now: bring one by amp_optimizer_rebind"
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
@@ -5267,14 +5260,20 @@ static amp_result ampi_check_all(const amp_optimizer *opt, amp_result result) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
     if (result == AMP_OK && !plan->asked && plan->num_weights)
-        result = ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
+        result = ampi_refuse(AMP_ERROR_BAD_STATE,
                              "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or "
                              "set desc.scaler.preset to AMP_PRESET_NONE");
-    if (result == AMP_OK) result = ampi_told(opt->desc.problem, b->functions->check_fn(b, plan));
+    if (result == AMP_OK) result = ampi_told(b->functions->check_fn(b, plan));
     if (!plan->meets) return result;
-    if (result == AMP_OK) result = ampi_told(opt->desc.problem, ampi_reduce_ranks(opt, 0));
-    else ampi_reduce_ranks(opt, 1);
-    return result == AMP_OK ? ampi_run_job(opt, AMPI_JOB_DECIDE) : result;
+    if (result != AMP_OK) {
+        const ampi_error e = ampi_latest.error; /* reduce_fn may make others */
+        ampi_reduce_ranks(opt, 1);
+        return ampi_repeat(&e);
+    }
+    result = ampi_reduce_ranks(opt, 0);
+    if (result != AMP_OK)
+        return ampi_refuse(result, "desc.reduce_fn returned: %s", amp_result_string(result));
+    return ampi_run_job(opt, AMPI_JOB_DECIDE);
 }
 
 AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t *n) {
@@ -5295,12 +5294,13 @@ static AMPI_NOINLINE int ampi_rates_ok(const ampi_slot *s, float lr) {
 static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
     const amp_plan *plan = opt->plan;
     size_t          i    = 0;
-    int             ok;
-    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, "lr", lr);
-              while (ok && i < plan->num_slots && ampi_rates_ok(&plan->host_slots[i], *lr)) i++);
-    if (!ok || i == plan->num_slots) return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
-    return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_INVALID_CONFIG,
-                               "lr * lr_scale, or that * weight_decay, is not finite");
+    amp_result      result;
+    AMPI_IEEE(result = ampi_amount_ok("lr", lr); while (
+        result == AMP_OK && i < plan->num_slots && ampi_rates_ok(&plan->host_slots[i], *lr)) i++);
+    if (result != AMP_OK || i == plan->num_slots) return result;
+    return ampi_of(opt, i, ampi_refuse(AMP_ERROR_INVALID_CONFIG,
+                                       "with an lr of %g, lr * lr_scale, or that * weight_decay, "
+                                       "is not finite", (double)*lr));
 }
 
 /* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. After
@@ -5309,12 +5309,12 @@ static amp_result ampi_can_update(const amp_optimizer *opt, const float *lr) {
     size_t i;
     for (i = 0; i < opt->num_entries; i++)
         if (opt->plan->host_slots[i].moments_missing)
-            return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
-                                       "after amp_optimizer_set_steps its moments were not set: "
-                                       "call amp_optimizer_set_moments, or load a state");
+            return ampi_of(opt, i, ampi_refuse(AMP_ERROR_BAD_STATE,
+                                               "after amp_optimizer_set_steps its moments were not "
+                                               "set: call amp_optimizer_set_moments, or load"));
     if (lr) return ampi_check_rate(opt, lr);
     if (opt->plan->has_lr) return AMP_OK;
-    return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
+    return ampi_refuse(AMP_ERROR_BAD_STATE,
                        "there is no learning rate yet: call amp_optimizer_set_lr");
 }
 
@@ -5324,17 +5324,16 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
     result = ampi_can_step(opt, 0);
     if (result == AMP_OK && opt->plan->owns) result = ampi_can_update(opt, NULL);
     AMPI_TRY(ampi_check_all(opt, result));
-    opt->step_open = 1;
-    opt->pending   = AMP_OK;
+    opt->step_open      = 1;
+    opt->pending.result = AMP_OK;
     return AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
     AMPI_TRY(ampi_ready(opt, AMPI_WITHIN));
-    if (opt->step_open > 1) /* in place, gradients would be divided again */
-        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
-                           "the gradients of this step are unscaled already: call "
-                           "amp_optimizer_unscale once after amp_optimizer_check");
+    /* in place, gradients would be divided again */
+    AMPI_REFUSE(opt->step_open > 1, BAD_STATE, "the gradients of this step are unscaled already: "
+                "call amp_optimizer_unscale once after amp_optimizer_check");
     AMPI_TRY(ampi_run_job(opt, AMPI_JOB_UNSCALE));
     opt->step_open = 2;
     return AMP_OK;
@@ -5343,7 +5342,6 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
     uint32_t   skip = 0;
     amp_result result;
-    if (!opt) return false;
     result = ampi_ready(opt, AMPI_BETWEEN);
     if (result == AMP_OK) result = ampi_rebind(opt, 0, 0, NULL, NULL); /* refuses a capture */
     if (result == AMP_OK) result = amp_optimizer_check(opt);
@@ -5353,25 +5351,20 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
             result = ampi_read_back(opt, &skip, &opt->plan->control->gate.skip, sizeof skip);
         if (result != AMP_OK) opt->step_open = 0;
     }
-    opt->pending = result;
-    if (result != AMP_OK && opt->initialized && opt->desc.problem)
-        memcpy(opt->told, opt->desc.problem, sizeof opt->told);
+    if (opt && result != AMP_OK) opt->pending = ampi_latest.error;
     return result == AMP_OK && skip == 0u;
 }
 
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
-    amp_result pending;
-    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    pending      = opt->pending;
-    opt->pending = AMP_OK;
-    ampi_blank(opt->desc.problem);
-    if (pending != AMP_OK && opt->desc.problem)
-        memcpy(opt->desc.problem, opt->told, sizeof opt->told);
-    if (!opt->step_open) return pending != AMP_OK ? pending : ampi_ready(opt, AMPI_WITHIN);
-    AMPI_TRY(ampi_run_job(opt, opt->plan->owns ? AMPI_JOB_FUSED : AMPI_JOB_PUBLISH));
+    ampi_error pending;
+    if (!opt || !opt->initialized) return ampi_ready(opt, AMPI_WITHIN);
+    pending             = opt->pending;
+    opt->pending.result = AMP_OK;
+    if (opt->step_open)
+        AMPI_TRY(ampi_run_job(opt, opt->plan->owns ? AMPI_JOB_FUSED : AMPI_JOB_PUBLISH));
+    else if (pending.result == AMP_OK) return ampi_ready(opt, AMPI_WITHIN);
     opt->step_open = 0;
-    return pending;
+    return pending.result == AMP_OK ? AMP_OK : ampi_repeat(&pending);
 }
 
 /* lr is passed in the plan, to the end of the check; NULL: the one in backend memory. */
@@ -5400,8 +5393,7 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     AMPI_TRY(ampi_check_rate(opt, &lr));
-    AMPI_TRY(ampi_captured(opt, ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr,
-                                          sizeof lr)));
+    AMPI_TRY(ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr, sizeof lr));
     opt->plan->has_lr = 1;
     return AMP_OK;
 }
@@ -5416,7 +5408,7 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     ampi_control c;
     amp_scaler   s;
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!status) return ampi_missing(opt->desc.problem, "status");
+    if (!status) return ampi_missing("status");
     AMPI_TRY(ampi_read_back(opt, &c, opt->plan->control, sizeof c));
     AMPI_TRY(ampi_read_back(opt, &s, opt->plan->scaler, sizeof s));
     status->norm        = c.norm;
@@ -5442,7 +5434,7 @@ static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_grad
 
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats) {
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
-    if (!stats) return ampi_missing(opt->desc.problem, "stats");
+    if (!stats) return ampi_missing("stats");
     AMPI_TRY(ampi_read_back(opt, stats, &opt->plan->table[i].stats, sizeof *stats));
     return ampi_place_in_tensor(opt, i, stats);
 }
@@ -5465,8 +5457,8 @@ static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *sl
         groups = m->scale ? (size_t)ampi_groups(n) : 0;
         if (from) {
             AMPI_IEEE(ampi_encode_moment(&here, second, from + i, n));
-            AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(b, there, bytes, n * m->size)));
-            AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(b, scales, scale, groups)));
+            AMPI_TRY(ampi_send(b, there, bytes, n * m->size));
+            AMPI_TRY(ampi_send(b, scales, scale, groups));
             continue;
         }
         AMPI_TRY(ampi_read_back(opt, bytes, there, n * m->size));
@@ -5487,10 +5479,13 @@ static AMPI_NOINLINE amp_result ampi_moment_ok(const ampi_slot *slot, int second
     here.data  = bytes;
     here.scale = scale;
     for (i = 0; zero && from && i < slot->n; i++)
-        if (ampi_load_u32(from, i) << 1) return AMP_ERROR_INVALID_CONFIG;
+        AMPI_REFUSE(ampi_load_u32(from, i) << 1, INVALID_CONFIG,
+                    "these moments are of no step: call amp_optimizer_set_steps before");
     for (i = 0; slot->moment[second].scale && from && i < slot->n; i += n) {
         n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
-        if (!ampi_encode_moment(&here, second, from + i, n)) return AMP_ERROR_UNSUPPORTED;
+        AMPI_REFUSE(!ampi_encode_moment(&here, second, from + i, n), UNSUPPORTED,
+                    "moments of 8 bits are set to what amp_optimizer_moments gave; these are "
+                    "others: load a state");
     }
     return AMP_OK;
 }
@@ -5501,13 +5496,13 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
     const ampi_slot   *s     = &opt->plan->host_slots[i];
     const ampi_stored *m     = s->moment;
     const int          needs = set && s->n;
-    const ampi_refusal why[] = {
-        {(first && !m[0].data) || (second && !m[1].data), AMP_ERROR_UNSUPPORTED,
-         "it has no such moment: it is frozen, own, or of another desc.kind"},
-        {needs && m[0].data && !first, AMP_ERROR_INVALID_ARGUMENT, "first is NULL"},
-        {needs && m[1].data && !second, AMP_ERROR_INVALID_ARGUMENT, "second is NULL"},
-        {1, AMP_OK, NULL}};
-    return ampi_refuse_tensor(opt, (size_t)i, ampi_tensor(opt, i)->name, why);
+    amp_result         result = AMP_OK;
+    if ((first && !m[0].data) || (second && !m[1].data))
+        result = ampi_refuse(AMP_ERROR_UNSUPPORTED,
+                             "it has no such moment: it is frozen, own, or of another desc.kind");
+    else if (needs && m[0].data && !first) result = ampi_missing("first");
+    else if (needs && m[1].data && !second) result = ampi_missing("second");
+    return ampi_of(opt, (size_t)i, result);
 }
 
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
@@ -5532,13 +5527,7 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
     slot = &opt->plan->host_slots[i];
     AMPI_IEEE(result = ampi_moment_ok(slot, 0, first, gate.step));
     if (result == AMP_OK) AMPI_IEEE(result = ampi_moment_ok(slot, 1, second, gate.step));
-    if (result != AMP_OK)
-        return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name, result,
-                                   result == AMP_ERROR_UNSUPPORTED
-                                       ? "moments of 8 bits are set to what amp_optimizer_moments "
-                                         "gave; these are others: load a state"
-                                       : "these moments are of no step: call "
-                                         "amp_optimizer_set_steps before");
+    AMPI_TRY(ampi_of(opt, (size_t)i, result));
     if (first) AMPI_TRY(ampi_copy_moment(opt, slot, 0, NULL, first));
     if (second) AMPI_TRY(ampi_copy_moment(opt, slot, 1, NULL, second));
     opt->plan->host_slots[i].moments_missing = 0;
@@ -5550,12 +5539,10 @@ AMP_DEF amp_result amp_optimizer_set_steps(amp_optimizer *opt, uint64_t steps, u
     size_t       i;
     char         room[AMPI_DECIMALS];
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    if ((steps | skipped) > UINT64_MAX / 2) {
-        ampi_tell(opt->desc.problem, "%s is %s, and must be less than 2^63",
-                  steps > UINT64_MAX / 2 ? "steps" : "skipped",
-                  ampi_digits(room, steps > UINT64_MAX / 2 ? steps : skipped));
-        return AMP_ERROR_INVALID_CONFIG;
-    }
+    if ((steps | skipped) > UINT64_MAX / 2)
+        return ampi_refuse(AMP_ERROR_INVALID_CONFIG, "%s is %s, and must be less than 2^63",
+                           steps > UINT64_MAX / 2 ? "steps" : "skipped",
+                           ampi_digits(room, steps > UINT64_MAX / 2 ? steps : skipped));
     there = opt->plan->control;
     AMPI_TRY(ampi_read_back(opt, &c, there, sizeof c));
     for (i = 0; i < opt->plan->num_slots; i++) {
@@ -5565,10 +5552,10 @@ AMP_DEF amp_result amp_optimizer_set_steps(amp_optimizer *opt, uint64_t steps, u
     c.gate.step        = steps;
     c.skipped          = skipped;
     c.skipped_in_a_row = 0;
-    AMPI_TRY(ampi_told(opt->desc.problem, ampi_send(&opt->backend, there, &c, sizeof c)));
+    AMPI_TRY(ampi_send(&opt->backend, there, &c, sizeof c));
     if (!opt->plan->record) return AMP_OK;
     ampi_forget(opt->plan);
-    return ampi_told(opt->desc.problem, ampi_send_history(opt));
+    return ampi_send_history(opt);
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
@@ -5612,6 +5599,7 @@ struct ampi_archive {
     size_t         used, size; /* of bytes; size: bytes of the body that were read              */
     uint64_t       count, sum;
     uint64_t       tables;     /* bytes of the body before masters and moments                  */
+    char           name[AMPI_STATE_NAME], digits[2][AMPI_DECIMALS]; /* of an error's text       */
     amp_result     result;     /* the first error; it stops the walk                            */
 };
 
@@ -5643,7 +5631,7 @@ static uint64_t ampi_sum_bytes(uint64_t sum, const unsigned char *p, size_t num_
 
 static void ampi_flush(ampi_archive *a) {
     a->sum = ampi_sum_bytes(a->sum, a->bytes, a->used);
-    if (a->used && !a->write_fn(a->user, a->bytes, a->used)) a->result = AMP_ERROR_WRITE;
+    if (a->used && !a->write_fn(a->user, a->bytes, a->used)) a->result = ampi_told(AMP_ERROR_WRITE);
     a->used = 0;
 }
 
@@ -5657,7 +5645,7 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     if (a->walk == AMPI_SAVE && padded > (size_t)AMPI_STATE_BLOCK - a->used) ampi_flush(a);
     if (a->walk == AMPI_COUNT || a->result != AMP_OK || padded == 0) return NULL;
     if (a->walk == AMPI_VERIFY && padded > a->size - a->used) {
-        a->result = AMP_ERROR_MISMATCH;
+        a->result = ampi_told(AMP_ERROR_MISMATCH);
         return NULL;
     }
     at = a->bytes + a->used;
@@ -5687,10 +5675,8 @@ static void ampi_number(ampi_archive *a, void *number, size_t size) {
 
 /* The file is not this optimizer's: tells what differs. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
-    char room[2][AMPI_DECIMALS];
-    a->result = AMP_ERROR_MISMATCH;
-    ampi_tell(a->opt->desc.problem, "%s is %s in the file, not %s", what,
-              ampi_digits(room[0], theirs), ampi_digits(room[1], ours));
+    a->result = ampi_refuse(AMP_ERROR_MISMATCH, "%s is %s in the file, not %s", what,
+                            ampi_digits(a->digits[0], theirs), ampi_digits(a->digits[1], ours));
 }
 
 /* A number that must be the same in the file. */
@@ -5704,12 +5690,11 @@ static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
 static void ampi_tell_name(ampi_archive *a, uint64_t length) {
     const size_t left = ampi_min(a->size - a->used, AMPI_STATE_NAME - 1);
     const size_t n    = length < left ? (size_t)length : left;
-    char         text[AMPI_STATE_NAME] = {0};
     size_t       i;
     for (i = 0; i < n; i++) /* a file may hold anything */
-        text[i] = a->bytes[a->used + i] < ' ' ? '?' : (char)a->bytes[a->used + i];
-    a->result = AMP_ERROR_MISMATCH;
-    ampi_tell(a->opt->desc.problem, "its name in the file is \"%s\"", text);
+        a->name[i] = a->bytes[a->used + i] < ' ' ? '?' : (char)a->bytes[a->used + i];
+    a->name[n] = '\0';
+    a->result  = ampi_refuse(AMP_ERROR_MISMATCH, "its name in the file is \"%s\"", a->name);
 }
 
 static void ampi_name(ampi_archive *a, const char *name) {
@@ -5752,8 +5737,9 @@ static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_b
     const amp_backend *b    = &a->opt->backend;
     const int          save = a->walk == AMPI_SAVE;
     if (a->result == AMP_OK && num_bytes)
-        a->result = b->functions->copy_fn(b, save ? here : there, save ? there : here, num_bytes,
-                                          save ? AMPI_TO_HOST : AMPI_TO_BACKEND);
+        a->result = ampi_captured(b->functions->copy_fn(b, save ? here : there, save ? there : here,
+                                                        num_bytes,
+                                                        save ? AMPI_TO_HOST : AMPI_TO_BACKEND));
 }
 
 /* Saves n elements of a section to memory at, or loads them from it. */
@@ -5810,11 +5796,10 @@ AMPI_COLD_BEGIN
 
 /* The file has another storage format: tells both names. */
 static void ampi_stores_other(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
-    a->result = AMP_ERROR_MISMATCH;
-    ampi_tell(a->opt->desc.problem,
-              "amp_storage.%s is %s in the file, not %s: set desc.storage or amp_tensor.storage",
-              what, theirs <= AMP_FORMAT_SR ? ampi_formats[theirs].name : "unknown",
-              ampi_formats[ours].name);
+    a->result = ampi_refuse(
+        AMP_ERROR_MISMATCH,
+        "amp_storage.%s is %s in the file, not %s: set desc.storage or amp_tensor.storage", what,
+        theirs <= AMP_FORMAT_SR ? ampi_formats[theirs].name : "unknown", ampi_formats[ours].name);
 }
 
 /* Which moments a tensor has, with 4 if it is own, and 8 if its moments are missing; the formats
@@ -5849,13 +5834,13 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     const char *name         = ampi_tensor(opt, (int)i)->name;
     float       lr_scale     = slot->lr_scale;
     float       weight_decay = slot->weight_decay;
-    if (a->walk == AMPI_VERIFY && a->result == AMP_OK)
-        ampi_tell_tensor(ampi_blank(opt->desc.problem), i, name);
+    const int   right        = a->walk == AMPI_VERIFY && a->result == AMP_OK;
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
     ampi_walk_storage(a, slot);
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
     ampi_name(a, name);
+    if (right) a->result = ampi_of(opt, i, a->result);
     if (a->walk != AMPI_LOAD) return;
     slot->lr_scale     = lr_scale;
     slot->weight_decay = weight_decay;
@@ -5906,7 +5891,6 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_same(a, plan->num_slots, "the number of tensors");
     ampi_walk_fields(a, state);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
-    if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, state->control.seed);
     if (a->flags & AMPI_FILE_REPORT) ampi_walk_report(a, opt);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
@@ -5941,16 +5925,16 @@ static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_stat
     ampi_put_le(ends + 16, a->count);
     ampi_put_le(ends + 24, ampi_sum_bytes(0, ends, 24));
     a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
-    if (!a->bytes) return AMP_ERROR_OUT_OF_MEMORY;
+    if (!a->bytes) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
     a->room     = a->bytes + AMPI_STATE_BLOCK;
     a->walk     = AMPI_SAVE;
     a->write_fn = write_fn;
     a->user     = user;
-    if (!write_fn(user, ends, sizeof ends)) a->result = AMP_ERROR_WRITE;
+    if (!write_fn(user, ends, sizeof ends)) a->result = ampi_told(AMP_ERROR_WRITE);
     ampi_walk_state(a, opt, state);
     if (a->result == AMP_OK) ampi_flush(a);
     ampi_put_le(ends, a->sum);
-    if (a->result == AMP_OK && !write_fn(user, ends, 8)) a->result = AMP_ERROR_WRITE;
+    if (a->result == AMP_OK && !write_fn(user, ends, 8)) a->result = ampi_told(AMP_ERROR_WRITE);
     ampi_release(&opt->desc.allocator, a->bytes);
     return a->result;
 }
@@ -5960,25 +5944,26 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     ampi_archive a;
     ampi_state   state;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    if (!write_fn) return ampi_missing(opt->desc.problem, "write_fn");
+    if (!write_fn) return ampi_missing("write_fn");
     AMPI_TRY(ampi_save_begin(opt, &a, &state));
-    return ampi_told(opt->desc.problem, ampi_save(opt, &a, &state, write_fn, user));
+    return ampi_save(opt, &a, &state, write_fn, user);
 }
 
 /* Reads the header: version, flags, bytes of the body. */
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
     uint64_t      x;
-    if (!read_fn(user, header, 8)) return AMP_ERROR_READ;
-    if (memcmp(header, "AMPSTATE", 8) != 0) return AMP_ERROR_FOREIGN;
-    if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
-    if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
+    if (!read_fn(user, header, 8)) return ampi_told(AMP_ERROR_READ);
+    if (memcmp(header, "AMPSTATE", 8) != 0) return ampi_told(AMP_ERROR_FOREIGN);
+    if (!read_fn(user, header + 8, sizeof header - 8)) return ampi_told(AMP_ERROR_READ);
+    if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24))
+        return ampi_told(AMP_ERROR_CORRUPT);
     x        = ampi_get_le(header + 8);
     a->flags = (uint32_t)(x >> 32);
     a->body  = ampi_get_le(header + 16);
-    if ((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
-    if ((uint32_t)x == 0 || a->body % 8) return AMP_ERROR_CORRUPT; /* sums take eight bytes */
-    return AMP_OK;
+    return ampi_told((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS ? AMP_ERROR_NEWER
+                     : (uint32_t)x == 0 || a->body % 8 ? AMP_ERROR_CORRUPT /* sums take 8 bytes */
+                                                       : AMP_OK);
 }
 
 /* A file that is being loaded; what there was before, and what is in it. */
@@ -6000,14 +5985,15 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     const int      fits = a->body == a->count;
     const uint64_t some = a->tables + AMPI_STATE_NAME;
     const uint64_t most = fits || a->body < some ? a->body : some;
-    if (most > SIZE_MAX - 8 - AMPI_STATE_BLOCK) return AMP_ERROR_TOO_LARGE;
+    if (most > SIZE_MAX - 8 - AMPI_STATE_BLOCK) return ampi_told(AMP_ERROR_TOO_LARGE);
     a->size  = (size_t)most;
     a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, a->size + 8 + AMPI_STATE_BLOCK);
-    if (!a->bytes) return AMP_ERROR_OUT_OF_MEMORY;
+    if (!a->bytes) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
     a->room = a->bytes + a->size + 8;
-    if (!read_fn(user, a->bytes, a->size + (fits ? 8 : 0))) return AMP_ERROR_READ;
+    if (!read_fn(user, a->bytes, a->size + (fits ? 8 : 0))) return ampi_told(AMP_ERROR_READ);
     a->sum = ampi_sum_bytes(0, a->bytes, a->size);
-    return fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT : AMP_OK;
+    return ampi_told(fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT
+                                                                       : AMP_OK);
 }
 
 /* Reads and verifies a file. l->state gets all but arrays. */
@@ -6023,9 +6009,9 @@ static amp_result ampi_load_file(const amp_optimizer *opt, ampi_loading *l, amp_
     AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
     a->walk = AMPI_VERIFY;
     ampi_walk_state(a, opt, &l->state);
-    if (!fits && a->result != AMP_ERROR_UNSUPPORTED) a->result = AMP_ERROR_MISMATCH;
+    if (!fits && a->result == AMP_OK) a->result = ampi_told(AMP_ERROR_MISMATCH);
     if (a->result == AMP_OK && l->state.control.scaler.preset >= (uint32_t)AMPI_NUM_PRESETS)
-        a->result = ampi_refuse(&opt->desc, AMP_ERROR_NEWER,
+        a->result = ampi_refuse(AMP_ERROR_NEWER,
                                 "its scaler has a preset that this amp.h does not know");
     return a->result;
 }
@@ -6044,7 +6030,7 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     state->control.seen_updates = 0;
     if (!same || !s->disabled != !own->disabled) {
         if (plan->shared) *s = *own;
-        else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
+        else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler));
     }
     if (ampi_scale_is_elsewhere(opt) || plan->asked == AMPI_SCALE_POINTED) return;
     if (moves && same) plan->asked = AMPI_SCALE_READ;
@@ -6087,14 +6073,14 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
 static amp_result ampi_load_end(amp_optimizer *opt, ampi_loading *l, amp_result result) {
     if (result == AMP_OK) result = ampi_load_all(opt, l);
     ampi_release(&opt->desc.allocator, l->a.bytes);
-    return ampi_told(opt->desc.problem, result);
+    return result;
 }
 
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
     ampi_loading l;
     amp_result   result;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    if (!read_fn) return ampi_missing(opt->desc.problem, "read_fn");
+    if (!read_fn) return ampi_missing("read_fn");
     result = ampi_load_begin(opt, &l);
     if (result == AMP_OK) result = ampi_load_file(opt, &l, read_fn, user);
     return ampi_load_end(opt, &l, result);
@@ -6128,6 +6114,12 @@ typedef struct ampi_target {
     ampi_archive a; /* what is saved, from state */
     ampi_state   state;
 } ampi_target;
+
+static amp_result ampi_long_path(size_t length) {
+    return ampi_refuse(AMP_ERROR_TOO_LARGE,
+                       "path, or what it leads to, has %g bytes, and must have less than 4080",
+                       (double)length);
+}
 
 #ifdef _WIN32
 #define AMPI_SEPARATORS "/\\:"
@@ -6178,13 +6170,15 @@ static amp_result ampi_follow(ampi_target *to) {
     struct stat s;
     int         hops;
     to->mode = stat(to->path, &s) == 0 ? (int)(s.st_mode & 07777) : -1;
-    if (to->mode >= 0 && !S_ISREG(s.st_mode)) return AMP_ERROR_UNSUPPORTED; /* as /dev/stdout */
+    AMPI_REFUSE(to->mode >= 0 && !S_ISREG(s.st_mode), UNSUPPORTED, /* as /dev/stdout */
+                "path leads to something that is not a file");
     if (to->mode < 0 && errno == EOVERFLOW) to->mode = 0600; /* it is there, its number too large */
     for (hops = 0; hops <= 40; hops++) { /* Linux follows 40 */
         const ssize_t length = readlink(to->path, link, sizeof link);
         const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(to->path) : 0;
         if (length <= 0) return AMP_OK;
-        if (before + (size_t)length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
+        if (before + (size_t)length >= AMPI_PATH)
+            return ampi_long_path(before + (size_t)length);
         memcpy(to->path + before, link, (size_t)length);
         to->path[before + (size_t)length] = '\0';
     }
@@ -6371,22 +6365,20 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     amp_result   result;
     int          error;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    to     = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
-    if (to) to->error = 0;
-    result = to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
-    if (!path) result = ampi_missing(opt->desc.problem, "path");
-    if (result == AMP_OK) result = ampi_save_begin(opt, &to->a, &to->state);
-    if (result == AMP_OK && strlen(path) >= AMPI_PATH) result = AMP_ERROR_TOO_LARGE;
-    if (result == AMP_OK) memcpy(to->path, path, strlen(path) + 1);
+    if (!path) return ampi_missing("path");
+    if (strlen(path) >= AMPI_PATH) return ampi_long_path(strlen(path));
+    to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
+    if (!to) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
+    to->error = 0;
+    result    = ampi_save_begin(opt, &to->a, &to->state);
+    memcpy(to->path, path, strlen(path) + 1);
     if (result == AMP_OK) result = ampi_follow(to);
     if (result == AMP_ERROR_WRITE) to->error = errno;
-    if (result == AMP_ERROR_UNSUPPORTED)
-        (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
     if (result == AMP_OK) result = ampi_replace_file(to, opt);
-    error = to && result != AMP_OK ? to->error : 0;
+    error = result != AMP_OK ? to->error : 0;
     ampi_release(&opt->desc.allocator, to);
     if (error) errno = error;
-    return ampi_told(opt->desc.problem, result);
+    return result == AMP_ERROR_WRITE ? ampi_told(result) : result;
 }
 
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path) {
@@ -6394,50 +6386,41 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     amp_result   result;
     FILE        *file;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    if (!path) return ampi_missing(opt->desc.problem, "path");
+    if (!path) return ampi_missing("path");
     result = ampi_load_begin(opt, &l);
     file   = result == AMP_OK ? fopen(path, "rb") : NULL;
     if (result == AMP_OK && !file)
-        result = errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
+        result = ampi_told(errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ);
     if (result == AMP_OK) result = ampi_load_file(opt, &l, ampi_file_read, file);
-    if (result == AMP_ERROR_READ && file && feof(file)) result = AMP_ERROR_TRUNCATED;
+    if (result == AMP_ERROR_READ && file && feof(file)) result = ampi_told(AMP_ERROR_TRUNCATED);
     if (result == AMP_OK && fgetc(file) != EOF)
-        result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT, "there are bytes behind its end");
+        result = ampi_refuse(AMP_ERROR_CORRUPT, "there are bytes behind the end of the state");
     if (file) fclose(file);
     return ampi_load_end(opt, &l, result);
 }
 
 /* ----------------------------------------------------------- >>impl  environment */
 
-/* Reads both variables: *on is 1, 0, or -1 if it is not set, and *type likewise; off is AMP_F32.
-   Returns NULL, or the variable that is wrong, and tells what it must be. */
-static const char *ampi_env(char *problem, int *on, int *type) {
+/* Reads both variables: *on is 1, 0, or -1 if it is not set, and *type likewise; off is AMP_F32. */
+static amp_result ampi_env(int *on, int *type) {
     static const char *const switches[] = {"0", "1"};
     const char *enable = getenv("AMP_ENABLE"), *dtype = getenv("AMP_DTYPE");
     *on = *type = -1;
     if (enable && *enable) *on = ampi_find(enable, strlen(enable), switches, 2);
-    if (enable && *enable && *on < 0) {
-        ampi_tell(problem, "AMP_ENABLE must be 0 or 1, not \"%s\"", enable);
-        return "AMP_ENABLE";
-    }
+    AMPI_REFUSE(enable && *enable && *on < 0, INVALID_CONFIG,
+                "AMP_ENABLE must be 0 or 1, not \"%s\"", enable);
     if (*on == 0) *type = AMP_F32;
-    if (*on == 0 || !dtype || !*dtype) return NULL;
+    if (*on == 0 || !dtype || !*dtype) return AMP_OK;
     *type = ampi_find_type(dtype, strlen(dtype));
-    if (*type >= 0) return NULL;
-    ampi_tell(problem, "AMP_DTYPE must be fp32, fp16 or bf16, not \"%s\"", dtype);
-    return "AMP_DTYPE";
+    AMPI_REFUSE(*type < 0, INVALID_CONFIG, "AMP_DTYPE must be fp32, fp16 or bf16, not \"%s\"",
+                dtype);
+    return AMP_OK;
 }
 
-AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc,
-                                               const char **variable, const char **value) {
-    const char *wrong;
-    int         on, type;
-    if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
-    ampi_blank(desc->problem);
-    wrong = ampi_env(desc->problem, &on, &type);
-    if (wrong && variable) *variable = wrong;
-    if (wrong && value) *value = getenv(wrong);
-    if (wrong) return AMP_ERROR_INVALID_CONFIG;
+AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc) {
+    int on, type;
+    if (!desc) return ampi_missing("desc");
+    AMPI_TRY(ampi_env(&on, &type));
     if (on == 1 && type < 0 && desc->dtype == AMP_F32) type = (int)AMP_F16;
     if (on >= 0) desc->scaler.disabled = !on;
     if (type < 0 || type == (int)desc->dtype) return AMP_OK;
@@ -7100,22 +7083,12 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
     return AMP_OK;
 }
 
-#if defined(__cplusplus)
-#define AMPI_THREAD_LOCAL thread_local
-#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L && !defined(__STDC_NO_THREADS__)
-#define AMPI_THREAD_LOCAL _Thread_local
-#elif (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
-#define AMPI_THREAD_LOCAL __thread
-#elif defined(_MSC_VER)
-#define AMPI_THREAD_LOCAL __declspec(thread)
-#endif
-
 /* What may change this thread's products before they run: autocast, if it is in use. */
 typedef struct ampi_hook {
     amp_result (*product_fn)(void *context, const amp_backend *backend, amp_gemm_args *g);
     void *context;
 } ampi_hook;
-#ifdef AMPI_THREAD_LOCAL
+#ifndef AMPI_ONE_THREAD
 static AMPI_THREAD_LOCAL ampi_hook ampi_current;
 #else
 static const ampi_hook ampi_current = {NULL, NULL};
@@ -7282,7 +7255,9 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
     const int   amx   = strcmp(tier, "amx") == 0;
     const int   pairs = strcmp(tier, "avx512_bf16") == 0;
     const int   fours = strcmp(tier, "neon_bf16") == 0 && !AMPI_FAST_BLAS;
-    if (!c || major < 0 || minor < 0) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!c) return ampi_missing("capability");
+    AMPI_REFUSE(major < 0 || minor < 0, INVALID_ARGUMENT, "version %g.%g: neither may be negative",
+                (double)major, (double)minor);
     c->fp16   = major >= 7 || amx;
     c->bf16   = major >= 8 || amx || pairs || fours;
     c->tf32   = major >= 8 || amx;
@@ -7318,19 +7293,19 @@ static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_rows *r      = t->rows;
     const size_t    length = r->row_length ? r->row_length : 1;
     const int       most   = ampi_optimizers[opt->desc.kind].always;
-    const ampi_refusal why[] = {
-        {opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED, "rows" AMPI_FUSED_ALONE},
-        {ampi_num_moments(&opt->desc) > most, AMP_ERROR_UNSUPPORTED,
-         "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW"},
-        {!r->row_length || t->n % length != 0 || !r->max_rows, AMP_ERROR_INVALID_CONFIG,
-         "n must be rows of row_length elements, and max_rows 1 or more"},
-        {ampi_learns(t) && (!r->rows || !r->num_rows), AMP_ERROR_INVALID_ARGUMENT,
-         "it has a row_length, but no rows or num_rows"},
-        {length > INT32_MAX || t->n / length > UINT32_MAX - 2 || r->max_rows > INT32_MAX ||
-             r->max_rows > SIZE_MAX / 64 / length,
-         AMP_ERROR_TOO_LARGE, "its rows, or max_rows, are too many"},
-        {1, AMP_OK, NULL}};
-    return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
+    AMPI_REFUSE(opt->desc.kind == AMP_KIND_OWN, UNSUPPORTED, "rows" AMPI_FUSED_ALONE);
+    AMPI_REFUSE(ampi_num_moments(&opt->desc) > most, UNSUPPORTED,
+                "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW");
+    if (!r->row_length || t->n % length != 0)
+        return ampi_out("row_length", (double)r->row_length, "1 or more, and divide n");
+    if (!r->max_rows) return ampi_out("max_rows", 0.0, "1 or more");
+    if (ampi_learns(t) && (!r->rows || !r->num_rows))
+        return ampi_missing(r->rows ? "num_rows" : "rows");
+    AMPI_REFUSE(length > INT32_MAX || t->n / length > UINT32_MAX - 2 || r->max_rows > INT32_MAX ||
+                    r->max_rows > SIZE_MAX / 64 / length, TOO_LARGE,
+                "row_length is %g, with n %g and max_rows %g: too large", (double)length,
+                (double)t->n, (double)r->max_rows);
+    return AMP_OK;
 }
 
 /* Places tables and sums of gradients of few rows; the sums are the slots' gradients. */
@@ -7587,13 +7562,6 @@ typedef struct ampi_seen {
     uint64_t      (*bad)[3];     /* of each tensor: weights, copies, moments */
 } ampi_seen;
 
-static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
-    const int every = d->report->every;
-    return every >= 0 || ampi_out(d->problem, "amp_report_desc.every", every, "0 or more")
-               ? AMP_OK
-               : AMP_ERROR_INVALID_CONFIG;
-}
-
 static size_t ampi_report_room(size_t num_slots) {
     return sizeof(ampi_seen) +
            num_slots * (sizeof(ampi_histogram) + sizeof(ampi_slot) + 3 * sizeof(uint64_t));
@@ -7644,7 +7612,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     }
     if (load) plan->seen->record = r;
     if (ok || a->walk != AMPI_VERIFY || a->result != AMP_OK) return;
-    a->result = ampi_refuse(&opt->desc, AMP_ERROR_CORRUPT,
+    a->result = ampi_refuse(AMP_ERROR_CORRUPT,
                             "its report names a tensor, or a reason to skip, that is not there");
 }
 
@@ -7679,11 +7647,10 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
 /* Is there a report? For tensors and history: has it been read? */
 static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!opt->plan->record)
-        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
-                           "set amp_optimizer_desc.report, and there will be one");
+    AMPI_REFUSE(!opt->plan->record, UNSUPPORTED,
+                "set amp_optimizer_desc.report, and there will be one");
     if (!of_moment || opt->plan->seen->current) return AMP_OK;
-    return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
+    return ampi_refuse(AMP_ERROR_BAD_STATE,
                        "call amp_optimizer_report first, and again after a load: this is of its "
                        "moment");
 }
@@ -7802,7 +7769,7 @@ AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *re
     ampi_control    c;
     size_t          i, n;
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
-    if (!report) return ampi_missing(opt->desc.problem, "report");
+    if (!report) return ampi_missing("report");
     AMPI_TRY(ampi_watched(opt, 0));
     plan       = opt->plan;
     s          = plan->seen;
@@ -7828,7 +7795,7 @@ AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *re
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report) {
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
-    if (!report) return ampi_missing(opt->desc.problem, "report");
+    if (!report) return ampi_missing("report");
     AMPI_TRY(ampi_watched(opt, 1));
     *report = ampi_report_of(opt, (size_t)i);
     return AMP_OK;
@@ -7847,7 +7814,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
     size_t i, n = 0;
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!count || (!history && *count))
-        return ampi_missing(opt->desc.problem, count ? "history" : "count");
+        return ampi_missing(count ? "history" : "count");
     AMPI_TRY(ampi_watched(opt, 1));
     while (n < *count && ampi_step_before(opt, n)) n++;
     for (i = 0; i < n; i++) history[i] = *ampi_step_before(opt, n - 1 - i);
@@ -7932,8 +7899,10 @@ static int ampi_find_op(const char *name, size_t length) {
 }
 
 AMP_DEF amp_result amp_op_from_string(const char *name, amp_op *op) {
-    const int found = name && op ? ampi_find_op(name, strlen(name)) : -1;
-    if (found < 0) return AMP_ERROR_INVALID_ARGUMENT;
+    int found;
+    if (!name || !op) return ampi_missing(name ? "op" : "name");
+    found = ampi_find_op(name, strlen(name));
+    AMPI_REFUSE(found < 0, INVALID_ARGUMENT, "\"%s\" is no op that amp.h knows", name);
     *op = (amp_op)found;
     return AMP_OK;
 }
@@ -7957,10 +7926,10 @@ static void ampi_set_policy(amp_autocast *ac, amp_policy policy, amp_dtype low) 
 }
 
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype) {
-    if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!ac) return ampi_missing("ac");
     memset(ac, 0, sizeof *ac);
-    if ((unsigned)policy >= (unsigned)AMPI_NUM_POLICIES || !amp_dtype_size(dtype))
-        return AMP_ERROR_INVALID_ENUM;
+    if ((unsigned)policy >= (unsigned)AMPI_NUM_POLICIES) return ampi_unknown("policy", (int)policy);
+    AMPI_TRY(ampi_type_ok("dtype", dtype));
     ampi_set_policy(ac, policy, dtype ? dtype : ampi_policy_types[policy]);
     return AMP_OK;
 }
@@ -7969,10 +7938,12 @@ AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
     static const amp_scope outermost = {NULL, AMP_AUTOCAST_ON, AMP_F32};
     const amp_scope       *around;
     amp_scope             *s;
-    if (!ac || !scope) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!amp_dtype_size(scope->dtype) || (unsigned)scope->mode > (unsigned)AMP_AUTOCAST_OFF)
-        return AMP_ERROR_INVALID_ENUM;
-    if (ac->depth >= AMP_MAX_SCOPES) return AMP_ERROR_TOO_LARGE;
+    if (!ac || !scope) return ampi_missing(ac ? "scope" : "ac");
+    AMPI_TRY(ampi_type_ok("amp_scope.dtype", scope->dtype));
+    if ((unsigned)scope->mode > (unsigned)AMP_AUTOCAST_OFF)
+        return ampi_unknown("amp_scope.mode", (int)scope->mode);
+    AMPI_REFUSE(ac->depth >= AMP_MAX_SCOPES, TOO_LARGE,
+                "%g scopes are open, and no more may be: call amp_autocast_pop", (double)ac->depth);
     around = ac->depth ? &ac->scopes[ac->depth - 1] : &outermost;
     s      = &ac->scopes[ac->depth++];
     *s     = *scope;
@@ -7983,8 +7954,8 @@ AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
 }
 
 AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac) {
-    if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!ac->depth) return AMP_ERROR_BAD_STATE;
+    if (!ac) return ampi_missing("ac");
+    AMPI_REFUSE(!ac->depth, BAD_STATE, "no scope is open: call amp_autocast_push first");
     memset(&ac->scopes[--ac->depth], 0, sizeof ac->scopes[0]);
     return AMP_OK;
 }
@@ -8035,18 +8006,21 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
     amp_dtype low  = AMP_F32, type;
     unsigned  seen = 0; /* a bit for each type */
     int       i;
-    if ((unsigned)op >= (unsigned)AMP_NUM_OPS) return AMP_ERROR_INVALID_ENUM;
-    if (count < 0 || (count && !inputs)) return AMP_ERROR_INVALID_ARGUMENT;
+    if ((unsigned)op >= (unsigned)AMP_NUM_OPS) return ampi_unknown("op", (int)op);
+    if (count && !inputs) return ampi_missing("inputs");
+    AMPI_REFUSE(count < 0, INVALID_ARGUMENT, "count is %g, and must be 0 or more", (double)count);
     for (i = 0; i < count; i++) {
-        if (!amp_dtype_size(inputs[i])) return AMP_ERROR_INVALID_ENUM;
+        AMPI_TRY(ampi_type_ok("one of inputs", inputs[i]));
         seen |= 1u << inputs[i];
     }
     type = seen == 1u << AMP_F16 ? AMP_F16 : seen == 1u << AMP_BF16 ? AMP_BF16 : AMP_F32;
     if (!ac) ac = ampi_autocast_current();
     if (ampi_autocast_active(ac)) rule = ampi_rule_for(ac, op, &low);
-    if (rule == AMPI_BANNED) return AMP_ERROR_BANNED;
-    if (rule == AMPI_PROMOTE && seen & ~(1u << AMP_F32 | 1u << low))
-        return AMP_ERROR_MIXED_TYPES;
+    AMPI_REFUSE(rule == AMPI_BANNED, BANNED,
+                "%s is not safe in 16 bits: override it, or use its logits", ampi_ops[op].name);
+    AMPI_REFUSE(rule == AMPI_PROMOTE && seen & ~(1u << AMP_F32 | 1u << low), MIXED_TYPES,
+                "%s has an input of %s, where low is %s", ampi_ops[op].name,
+                ampi_type_names[AMP_F16 + AMP_BF16 - low], ampi_type_names[low]);
     if (rule == AMPI_PROMOTE) type = seen & 1u << AMP_F32 ? AMP_F32 : low;
     if (rule == AMPI_FP32) type = AMP_F32;
     if (rule == AMPI_LOW) type = low;
@@ -8103,8 +8077,8 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
 /* Applies all words to ac, or none. low, unless it is AMP_F32, is the type that a session has. It
    takes the place of what was said of products, ends an earlier off, and no word may contradict
    it. A policy whose name has no type takes it. */
-static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *text,
-                                   size_t *position) {
+static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *field,
+                                   const char *text) {
     static const char  separators[] = ",; \t\n\r";
     amp_autocast       changed = *ac;
     const ampi_ruling *product = &changed.ops[AMP_OP_GEMM];
@@ -8122,26 +8096,32 @@ static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *
         wrong  = ampi_override_word(&changed, low, word, length);
         mixed  = low && (changed.dtype != low || (product->dtype && product->dtype != (int)low));
         if (!wrong && !mixed) continue;
-        if (position) *position = (size_t)((wrong ? wrong : word) - text);
-        return wrong ? AMP_ERROR_PARSE : AMP_ERROR_MIXED_TYPES;
+        if (wrong) word = wrong;
+        return ampi_refuse(wrong ? AMP_ERROR_PARSE : AMP_ERROR_MIXED_TYPES,
+                           "%s, character %g: %s: \"%s\"", field, (double)(word - text),
+                           wrong ? "not understood" : "not of the session's dtype", word);
     }
     *ac = changed;
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position) {
-    if (!ac || !text) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_override_by(ac, AMP_F32, text, position);
+AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text) {
+    if (!ac || !text) return ampi_missing(ac ? "text" : "ac");
+    return ampi_override_by(ac, AMP_F32, "text", text);
 }
 
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
     char      line[160];
     ampi_text t = {line, sizeof line, 0, write_fn, user, 0};
+    const char *words[4];
     int       i, k;
-    if (!ac || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
-    ampi_print(&t, "policy %s, low %s%s%s\n", ampi_policy_names[ac->policy],
-               ampi_type_names[ac->dtype], ac->off ? ", off" : "", ac->tf32 ? ", tf32" : "");
-    ampi_print(&t, "op                                rule     compute  return   reason\n");
+    if (!ac || !write_fn) return ampi_missing(ac ? "write_fn" : "ac");
+    words[0] = ampi_policy_names[ac->policy];
+    words[1] = ampi_type_names[ac->dtype];
+    words[2] = ac->off ? ", off" : "";
+    words[3] = ac->tf32 ? ", tf32" : "";
+    ampi_print(&t, "policy %s, low %s%s%s\n", words, NULL);
+    ampi_print_text(&t, "op                                rule     compute  return   reason\n");
     for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
         const ampi_override *o = i < (int)AMP_NUM_OPS ? NULL : &ac->overrides[i - (int)AMP_NUM_OPS];
         const ampi_ruling   *r = o ? &o->ruling : &ac->ops[i];
@@ -8158,10 +8138,10 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
             do ampi_print_char(&t, ' '); /* up to the next column, one at least */
             while (t.used < 34 + 9 * (size_t)k);
         }
-        ampi_print(&t, "%s%s\n", r->overridden ? "override" : "policy",
-                   o && !o->matched ? ", matched nothing yet" : "");
+        ampi_print_text(&t, r->overridden ? "override" : "policy");
+        ampi_print_text(&t, o && !o->matched ? ", matched nothing yet\n" : "\n");
     }
-    return t.failed ? AMP_ERROR_WRITE : AMP_OK;
+    return t.failed ? ampi_refuse(AMP_ERROR_WRITE, "write_fn returned false") : AMP_OK;
 }
 
 /* ------------------------------------------------------------ >>impl  session */
@@ -8182,23 +8162,18 @@ static int ampi_session_runs(const amp_session *s) {
 /* May a session start? */
 static amp_result ampi_session_ok(const amp_session *session, const amp_session_desc *d,
                                   const amp_backend *b) {
-    const ampi_refusal  list[] = {
-        {!session, AMP_ERROR_INVALID_ARGUMENT, "session is NULL"},
-        {session && ampi_session_runs(session), AMP_ERROR_BAD_STATE,
-         "this session runs: call amp_session_end first, in its thread"},
-        {!b->functions, AMP_ERROR_INVALID_ARGUMENT,
-         "amp_session_desc.backend was not made by amp_cuda_backend"},
-        {!d->num_bytes && b->functions != &ampi_cpu_functions, AMP_ERROR_INVALID_ARGUMENT,
-         "amp_session_desc.num_bytes is 0, and must be more on a GPU"},
-        {d->num_bytes > SIZE_MAX / 2, AMP_ERROR_TOO_LARGE,
-         "amp_session_desc.num_bytes is above SIZE_MAX / 2"},
-        {b->functions && !b->functions->alloc_fn && !ampi_allocator_ok(&d->allocator),
-         AMP_ERROR_INVALID_ARGUMENT, "amp_session_desc.allocator needs both functions"},
-        {1, AMP_OK, ""}};
-    const ampi_refusal *why = list;
-    while (!why->is) why++;
-    ampi_tell(d->problem, "%s", why->text);
-    return why->result;
+    if (!session) return ampi_missing("session");
+    AMPI_REFUSE(ampi_session_runs(session), BAD_STATE,
+                "this session runs: call amp_session_end first, in its thread");
+    AMPI_REFUSE(!b->functions, INVALID_ARGUMENT,
+                "amp_session_desc.backend was not made by amp_cuda_backend");
+    AMPI_REFUSE(!d->num_bytes && b->functions != &ampi_cpu_functions, INVALID_ARGUMENT,
+                "amp_session_desc.num_bytes is 0, and must be more on a GPU");
+    AMPI_REFUSE(d->num_bytes > SIZE_MAX / 2, TOO_LARGE,
+                "amp_session_desc.num_bytes is %g: too large", (double)d->num_bytes);
+    AMPI_REFUSE(!b->functions->alloc_fn && !ampi_allocator_ok(&d->allocator), INVALID_ARGUMENT,
+                "amp_session_desc.allocator needs both functions");
+    return AMP_OK;
 }
 
 /* Is any op in fp16, which needs a loss scale? */
@@ -8220,35 +8195,27 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
     const char     *text  = s->policy ? s->policy : "";
     amp_scaler_desc d     = s->scaler;
     amp_dtype       low   = AMP_F16;
-    size_t          at    = 0;
     int             own; /* does the program ask for fp16? */
     amp_capability  cpu;
-    amp_result      result;
 #ifndef AMP_NO_STDLIB
     int on, type;
 #endif
-    if (!amp_dtype_size(s->dtype))
-        return ampi_unknown(s->problem, "amp_session_desc.dtype", (int)s->dtype);
+    AMPI_TRY(ampi_type_ok("amp_session_desc.dtype", s->dtype));
     if (on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
         low = AMP_BF16;
     AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, low));
-    result = ampi_override_by(ac, s->dtype, text, &at);
-    if (result != AMP_OK) {
-        ampi_tell(s->problem, "amp_session_desc.policy: %s: \"%s\"", amp_result_string(result),
-                  text + at);
-        return result;
-    }
+    AMPI_TRY(ampi_override_by(ac, s->dtype, "amp_session_desc.policy", text));
     own = ampi_asks_for_fp16(ac);
     ampi_scale_for(&d, 1, own);
 #ifndef AMP_NO_STDLIB
-    if (ampi_env(s->problem, &on, &type)) return AMP_ERROR_INVALID_CONFIG;
-    if (type > 0) (void)ampi_override_by(ac, (amp_dtype)type, "", &at);
+    AMPI_TRY(ampi_env(&on, &type));
+    if (type > 0) (void)ampi_override_by(ac, (amp_dtype)type, "", "");
     if (on >= 0) d.disabled = !on;
     if (on == 1 || type == (int)AMP_F32) ac->off = type == (int)AMP_F32;
     ampi_scale_for(&d, own, ampi_asks_for_fp16(ac));
 #endif
     AMPI_TRY(amp_autocast_push(ac, &scope));
-    return ampi_scaler_setup(scaler, &d, s->problem);
+    return ampi_scaler_setup(scaler, &d);
 }
 
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc) {
@@ -8263,7 +8230,6 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_des
     amp_result       result;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
-    ampi_blank(d.problem);
     amp_cpu_backend(&b);
     if (d.backend) b = *d.backend;
     size   = d.num_bytes / 256 * 256 + 256;
@@ -8272,8 +8238,8 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_des
         AMPI_IEEE(result = ampi_session_settings(&d, b.functions == &ampi_cpu_functions, &scaler,
                                                  &ac));
     if (result == AMP_OK)
-        result = ampi_block_alloc(&b, &d.allocator, size + room, &block, &memory);
-    AMPI_TRY(ampi_told(d.problem, result));
+        result = ampi_captured(ampi_block_alloc(&b, &d.allocator, size + room, &block, &memory));
+    AMPI_TRY(result);
     memset(session, 0, sizeof *session);
     session->backend   = b;
     session->allocator = d.allocator;
@@ -8286,18 +8252,29 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_des
     session->before = amp_autocast_use(&session->autocast);
     result = ampi_send(&b, session->scaler, &scaler, sizeof scaler);
     if (result != AMP_OK) amp_session_end(session);
-    return ampi_told(d.problem, result);
+    return result;
+}
+
+static amp_result ampi_session_ready(const amp_session *session) {
+    if (!session) return ampi_missing("session");
+    AMPI_REFUSE(!session->memory, NOT_INITIALIZED,
+                "the session does not run: call amp_session_start first");
+    return AMP_OK;
 }
 
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n) {
     ampi_cached *e;
     int          i = 0;
-    if (!session || !weight) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!session->memory) return AMP_ERROR_NOT_INITIALIZED;
+    AMPI_TRY(ampi_session_ready(session));
+    if (!weight) return ampi_missing("weight");
     while (i < session->num_entries && session->entries[i].base != weight) i++;
-    if (i < session->num_entries) session->entries[i] = session->entries[--session->num_entries];
+    if (i < session->num_entries) {
+        e = &session->entries[i];
+        memmove(e, e + 1, (size_t)(--session->num_entries - i) * sizeof *e);
+    }
     if (!n) return AMP_OK;
-    if (session->num_entries >= AMP_MAX_CACHED) return AMP_ERROR_TOO_LARGE;
+    AMPI_REFUSE(session->num_entries >= AMP_MAX_CACHED, TOO_LARGE,
+                "%g weights are added, and no more may be", (double)AMP_MAX_CACHED);
     e = &session->entries[session->num_entries++];
     memset(e, 0, sizeof *e);
     e->base = weight;
@@ -8453,27 +8430,23 @@ static amp_result ampi_cache_compare(const amp_session *s, const ampi_cached *e)
         const char  *copy   = s->memory + e->offset + 2 * (matrix + row * ld);
         for (c = 0; c < m->cols; c += n) {
             n = ampi_min(m->cols - c, AMPI_PIECE);
-            AMPI_TRY(b->functions->copy_fn(b, now, x + c, 4 * n, AMPI_TO_HOST));
-            AMPI_TRY(b->functions->copy_fn(b, copied, copy + 2 * c, 2 * n, AMPI_TO_HOST));
+            AMPI_TRY(ampi_captured(b->functions->copy_fn(b, now, x + c, 4 * n, AMPI_TO_HOST)));
+            AMPI_TRY(ampi_captured(b->functions->copy_fn(b, copied, copy + 2 * c, 2 * n,
+                                                         AMPI_TO_HOST)));
             AMPI_TRY(amp_cast(fresh, m->type, now, AMP_F32, n));
-            if (memcmp(fresh, copied, 2 * n) != 0) return AMP_ERROR_STALE;
+            AMPI_REFUSE(memcmp(fresh, copied, 2 * n) != 0, STALE, "weight %g of those added, of %g "
+                        "elements, was written to: call amp_session_changed whenever it is",
+                        (double)(e - s->entries), (double)e->n);
         }
     }
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight) {
+AMP_DEF amp_result amp_session_check(const amp_session *session) {
     int i;
-    if (!session) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!session->memory) return AMP_ERROR_NOT_INITIALIZED;
-    for (i = 0; i < session->num_entries; i++) {
-        const ampi_cached *e = &session->entries[i];
-        amp_result         result;
-        if (!e->of.x || session->captured) continue;
-        result = ampi_cache_compare(session, e);
-        if (result == AMP_ERROR_STALE && weight) *weight = e->base;
-        if (result != AMP_OK) return result;
-    }
+    AMPI_TRY(ampi_session_ready(session));
+    for (i = 0; i < session->num_entries && !session->captured; i++)
+        if (session->entries[i].of.x) AMPI_TRY(ampi_cache_compare(session, &session->entries[i]));
     return AMP_OK;
 }
 
@@ -8580,7 +8553,7 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
 }
 
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
-#ifdef AMPI_THREAD_LOCAL
+#ifndef AMPI_ONE_THREAD
     amp_autocast *before    = ampi_autocast_current();
     ampi_current.product_fn = ac ? ampi_gemm_autocast : NULL;
     ampi_current.context    = ac;
@@ -10324,7 +10297,8 @@ AMP_DEF const char *amp_cpu_tier(void) { return ampi_tier_now()->name; }
 
 AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
     const ampi_tier *tier = ampi_tier_find(name);
-    if (!tier) return AMP_ERROR_UNSUPPORTED;
+    AMPI_REFUSE(!tier, UNSUPPORTED, "tier \"%s\" is not there: the best is \"%s\"", name,
+                ampi_tier_find(NULL)->name);
     AMPI_TIER_SET(tier);
     return AMP_OK;
 }

@@ -105,7 +105,7 @@ static void compare(void) {
     for (int p = 0; p < NUM_LISTS; p++) {
         amp_autocast ac;
         must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));
-        must(amp_autocast_override(&ac, policies[p], NULL));
+        must(amp_autocast_override(&ac, policies[p]));
         must(amp_autocast_dump(&ac, read_line, &l[p]));
         printf(p + 1 < NUM_LISTS ? "%-11s" : "%s\n", policies[p]);
     }
@@ -127,7 +127,7 @@ static void ask(amp_autocast *ac, amp_op op, const amp_dtype *in, int count,
     const amp_result result = amp_autocast_dtype(ac, op, in, count, compute, output);
     char             remedy[96];
     snprintf(remedy, sizeof remedy, "give --override op:%s=fp32", op_names[op]);
-    if (result != AMP_OK) fail(2, op_names[op], amp_result_string(result), remedy);
+    if (result != AMP_OK) fail(2, op_names[op], amp_problem(), remedy);
 }
 
 static void answer(amp_autocast *ac, const char *name, const char *inputs, const char *layer) {
@@ -252,8 +252,8 @@ static int run_network(amp_autocast *ac) {
                                noise(3333333333u, CLASSES, WIDTH, 0.3f),
                                noise(4000000000u, CLASSES, WIDTH, 0.5f)};
     amp_autocast plain      = *ac;
-    must(amp_autocast_override(&plain, "off", NULL));
-    must(amp_autocast_override(ac, "head.*=fp32", NULL));
+    must(amp_autocast_override(&plain, "off"));
+    must(amp_autocast_override(ac, "head.*=fp32"));
     printf("\nTwo layers, and a router with autocast disabled, after the override head.*=fp32:\n\n"
            "layer    op             inputs      computed  returned     error\n");
     const double exact = forward(&plain, &x, weights);
@@ -267,11 +267,8 @@ static int run_network(amp_autocast *ac) {
 }
 
 static void override(amp_autocast *ac, const char *where, const char *text) {
-    size_t           at;
-    const amp_result result = text ? amp_autocast_override(ac, text, &at) : AMP_OK;
-    if (result != AMP_OK)
-        misread(where, amp_result_string(result), text, at,
-                "types are fp32, fp16, bf16, low; ops: --table all");
+    if (text && amp_autocast_override(ac, text) != AMP_OK)
+        fail(2, where, amp_problem(), "types are fp32, fp16, bf16, low; ops: --table all");
 }
 
 static void print_help(void) { fputs(usage, stdout); }

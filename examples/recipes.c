@@ -265,10 +265,9 @@ static void recipe_e(void) {
 /* f. Several runs in one program: a sweep, an ensemble, a service. Whoever starts the program may
    choose the type; a value that cannot be read must not pass unnoticed. */
 static amp_optimizer_desc settings(void) {
-    static char        why[AMP_PROBLEM_SIZE];
-    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = why};
-    if (amp_optimizer_desc_from_env(&desc, NULL, NULL) != AMP_OK)
-        fail(2, "the environment", why, "change it, or unset it");
+    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW};
+    if (amp_optimizer_desc_from_env(&desc) != AMP_OK)
+        fail(2, "the environment", amp_problem(), "change it, or unset it");
     return desc;
 }
 

@@ -63,19 +63,18 @@ static void print_table(const amp_optimizer *opt, char *found) {
 }
 
 int main(int argc, char **argv) {
-    char               problem[AMP_PROBLEM_SIZE], found[2][64] = {"", ""};
+    char               found[2][64] = {"", ""};
     float              loss = 0.0f;
     amp_optimizer      opt;
     amp_status         status = {0};
     amp_tensor_report  output;
     amp_report_desc    watch  = {.every = 100}; /* count magnitudes in one step of 100 */
-    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = problem,
-                               .report = &watch};
+    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .report = &watch};
     no_options(argc, argv, "Find two planted overflows.\n");
     desc.beta1 = 2.0; /* for once, to see what is said */
-    int ok = amp_optimizer_init(&opt, &desc) != AMP_OK && strstr(problem, "beta1 is 2,") != NULL;
+    int ok = amp_optimizer_init(&opt, &desc) != AMP_OK && strstr(amp_problem(), "beta1 is 2,") != NULL;
     printf("A setting that cannot be meant is refused, with its name, value and bounds:\n  %s\n\n"
-           "Now training; an infinity and a NaN are planted in two gradients.\n", problem);
+           "Now training; an infinity and a NaN are planted in two gradients.\n", amp_problem());
     desc.beta1 = 0.0; /* the default */
     ok &= amp_optimizer_init(&opt, &desc) == AMP_OK;
     for (int t = 0; t < 3; t++) {

@@ -29,8 +29,8 @@ int *const white_tiles_granted = &tiles_granted, *const white_tiles_asked = &til
 int *const white_tiles_granted = NULL, *const white_tiles_asked = NULL;
 #endif
 
-void white_tell(char *problem, const char *text) { ampi_tell(problem, "%s", text); }
-void white_tell_number(char *problem, const double *number) { ampi_tell(problem, "%g", *number); }
+void white_tell(const char *text) { ampi_refuse(AMP_ERROR_READ, "%s", text); }
+void white_tell_number(const double *number) { ampi_refuse(AMP_ERROR_READ, "%g", *number); }
 
 uint32_t white_features(void) { return processor_features(ampi_cpu_features()); }
 uint32_t white_features_of(white_cpuid cpuid) {

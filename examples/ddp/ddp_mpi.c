@@ -81,7 +81,7 @@ static void end_all_ranks(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 #include <unistd.h>
 
 static void check(amp_result r) {
-    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in ddp_mpi.c");
+    if (r != AMP_OK) fail(1, "amp.h", amp_problem(), "this is a bug in ddp_mpi.c");
 }
 
 #include "ddp_net.h" /* the network */
@@ -320,7 +320,7 @@ static void add_layers(trainer *t) {
         t->num_params += tensor.n;
     }
     const amp_result result = zero_prepare(&t->z);
-    if (result != AMP_OK) fail(1, amp_result_string(result), t->z.problem, "start all ranks alike");
+    if (result != AMP_OK) fail(1, amp_result_string(result), zero_problem(&t->z), "start all ranks alike");
     for (int i = 0; i < TENSORS; i++) free(weight[i]);
 }
 
@@ -431,7 +431,7 @@ static void save(trainer *t, const char *path) {
     int              full   = errno == ENOSPC; /* on any rank */
     if (result == AMP_OK) return;
     MPI_Allreduce(MPI_IN_PLACE, &full, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    cannot_save(&t->z, path, result, full);
+    cannot_save(&t->z, path, full);
 }
 
 static void resume(trainer *t, const char *path) {

@@ -441,7 +441,7 @@ static void add_layers(void) { /* the same on all ranks, which keep what is thei
     must(cudaMemGetInfo(&before, &total_bytes));
     const amp_result result = zero_prepare(&net.z);
     if (result != AMP_OK)
-        fail(1, amp_result_string(result), net.z.problem, "start all ranks alike");
+        fail(1, amp_result_string(result), zero_problem(&net.z), "start all ranks alike");
     must(cudaMemGetInfo(&after, &total_bytes));
     net.bytes.optimizer = (double)(before - after) - (double)net.z.used; /* in whole pages */
     count_memory(&net.bytes, &net.z);
@@ -613,7 +613,7 @@ static void save(const char *path) {
     errno = 0;
     const amp_result result = zero_save(&net.z, path);
     ranks.patient = 0;
-    if (result != AMP_OK) cannot_save(&net.z, path, result, errno == ENOSPC);
+    if (result != AMP_OK) cannot_save(&net.z, path, errno == ENOSPC);
 }
 
 static void resume(const char *path) {

@@ -132,13 +132,13 @@ static inline const void *infinity_of(amp_dtype type) {
     return type == AMP_F32 ? (const void *)&fp32 : type == AMP_F16 ? &fp16 : &bf16;
 }
 
-static inline void cannot_save(const zero *z, const char *path, amp_result result, int full) {
-    const char *why = z->problem[0] ? z->problem : amp_result_string(result);
-    fail(1, path, full ? strerror(ENOSPC) : why, "choose a file that can be written with --save");
+static inline void cannot_save(const zero *z, const char *path, int full) {
+    fail(1, path, full ? strerror(ENOSPC) : zero_problem(z),
+         "choose a file that can be written with --save");
 }
 
 static inline void cannot_resume(const zero *z, const char *path, amp_result result) {
-    fail(1, path, z->problem[0] ? z->problem : amp_result_string(result),
+    fail(1, path, zero_problem(z),
          result == AMP_ERROR_MISMATCH ? "give the other options as when it was saved"
                                       : "give a file that --save wrote");
 }

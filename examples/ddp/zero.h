@@ -20,7 +20,7 @@
                for each tensor, the last one first: zero_wait(&z, i); write its gradient;
                  zero_gradient(&z, i, grad)
            zero_step(&z, lr)                 on all ranks, also with z.each 0
-         zero_save, zero_load: on all ranks. After an error of any call z.problem says more.
+         zero_save, zero_load: on all ranks. After an error of any call zero_problem(&z) says more.
 
    LIMITS  All tensors learn, by a fused kind; none is own, or has rows; no scaler is shared. The
    tree of an M that is no power of two lacks branches: its sums are not those of another M. On
@@ -85,10 +85,20 @@ typedef struct zero {
     double            *squares;              /* of each chunk; 0 where another rank has it    */
     float             *stack;                /* sums of blocks that wait, if more than one do */
     void              *memory;               /* all these arrays                              */
-    char               problem[AMP_PROBLEM_SIZE];
+    char               problem[200];         /* of an error of zero.h's own; "": amp_problem  */
 } zero;
 
 enum { ZERO_CHUNK = 16384, ZERO_PATH = 4096 };
+
+/* What was wrong in this rank's last call that returned an error. */
+static inline const char *zero_problem(const zero *z) {
+    return z->problem[0] ? z->problem : amp_problem();
+}
+
+static inline amp_result zero_refuse(zero *z, amp_result result, const char *text) {
+    snprintf(z->problem, sizeof z->problem, "%s", text);
+    return result;
+}
 
 #define ZERO_TRY(call) do { const amp_result zero_e = (call); if (zero_e) return zero_e; } while (0)
 
@@ -143,20 +153,21 @@ static inline int zero_first_block(const zero *z, int rank) {
     return (int)((int64_t)z->blocks * rank / z->ranks.count);
 }
 
-/* desc.problem is replaced by z->problem. zero_free is safe after an error. */
+/* zero_free is safe after an error. */
 static inline amp_result zero_init(zero *z, const amp_optimizer_desc *desc,
                                    const zero_ranks *ranks, int micro) {
     memset(z, 0, sizeof *z);
-    z->desc = *desc, z->desc.problem = z->problem, z->ranks = *ranks, z->micro = micro;
+    z->desc = *desc, z->ranks = *ranks, z->micro = micro;
     if (desc->kind == AMP_KIND_OWN || desc->shared_scaler || desc->reduce_fn || micro < 1)
-        return AMP_ERROR_UNSUPPORTED;
+        return zero_refuse(z, AMP_ERROR_UNSUPPORTED, "desc.kind is AMP_KIND_OWN, desc.shared_scaler or "
+                                                     "reduce_fn is set, or micro is below 1");
     for (z->block = 1; micro % (2 * z->block * ranks->count) == 0;) z->block *= 2;
     if (ranks->count == 1) z->block = micro;
     z->blocks = micro / z->block;
     z->first  = z->block * zero_first_block(z, ranks->rank);
     z->each   = z->block * zero_first_block(z, ranks->rank + 1) - z->first;
     z->spans  = (zero_span *)calloc(2 * (size_t)ranks->count, sizeof *z->spans);
-    return z->spans ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
+    return z->spans ? AMP_OK : zero_refuse(z, AMP_ERROR_OUT_OF_MEMORY, "no memory for tables");
 }
 
 /* Of so many chunks that ranks are dealt in turn, those of all ranks below this one. */
@@ -178,7 +189,7 @@ static inline size_t zero_begin(const zero_tensor *t, int rank, int count) {
    weight_decay, no_weight_decay, keep_fp32 and grad_type, that of the gradients, are used, too. */
 static inline amp_result zero_add(zero *z, const amp_tensor *tensor) {
     zero_tensor *t = (zero_tensor *)realloc(z->tensors, ((size_t)z->num + 1) * sizeof *t);
-    if (!t) return AMP_ERROR_OUT_OF_MEMORY;
+    if (!t) return zero_refuse(z, AMP_ERROR_OUT_OF_MEMORY, "no memory for tables");
     z->tensors = t;
     t = (zero_tensor *)memset(t + z->num++, 0, sizeof *t);
     t->like = *tensor, t->chunk = z->chunks;
@@ -187,7 +198,8 @@ static inline amp_result zero_add(zero *z, const amp_tensor *tensor) {
     t->first     = zero_begin(t, z->ranks.rank, z->ranks.count);
     t->own       = zero_begin(t, z->ranks.rank + 1, z->ranks.count) - t->first;
     z->chunks += (tensor->n + ZERO_CHUNK - 1) / ZERO_CHUNK;
-    return tensor->rows || tensor->own ? AMP_ERROR_UNSUPPORTED : AMP_OK;
+    if (!tensor->rows && !tensor->own) return AMP_OK;
+    return zero_refuse(z, AMP_ERROR_UNSUPPORTED, "a tensor has rows, or is own");
 }
 
 static inline void *zero_take(zero *z, size_t num_bytes) {
@@ -275,8 +287,8 @@ static inline amp_result zero_agree(zero *z, amp_result result, double *sum) {
     if (sum) *sum = all[1];
     errno = error;
     if (result != AMP_OK || met != AMP_OK) return result != AMP_OK ? result : met;
-    if (all[0] > 0) strcpy(z->problem, "another rank has failed: its own result says why");
-    return all[0] > 0 ? AMP_ERROR_MISMATCH : AMP_OK;
+    if (!(all[0] > 0)) return AMP_OK;
+    return zero_refuse(z, AMP_ERROR_MISMATCH, "another rank has failed: its own result says why");
 }
 
 /* Of what must be the same on all ranks; 32 bits, which ranks add exactly. */
@@ -334,10 +346,11 @@ static inline amp_result zero_prepare(zero *z) {
     double             sum = hash;
     amp_optimizer_desc desc = z->desc;
     amp_result         result;
+    z->problem[0] = '\0';
     desc.reduce_fn = zero_reduce, desc.reduce_user = z;
     zero_layout(z);
     z->memory = z->ranks.allocate ? z->ranks.allocate(z->ranks.user, z->used) : calloc(1, z->used);
-    if (!z->memory) return AMP_ERROR_OUT_OF_MEMORY;
+    if (!z->memory) return zero_refuse(z, AMP_ERROR_OUT_OF_MEMORY, "no memory for its arrays");
     zero_layout(z);
     for (int i = 0; i < z->num; i++) {
         zero_tensor *t = &z->tensors[i];
@@ -346,8 +359,8 @@ static inline amp_result zero_prepare(zero *z) {
     result = zero_build(z, &z->opt, &desc, z->ranks.rank, z->ranks.count, NULL);
     ZERO_TRY(zero_agree(z, result, &sum));
     if (sum >= hash * z->ranks.count && sum <= hash * z->ranks.count) return zero_gather(z);
-    strcpy(z->problem, "ranks differ in their tensors, desc or number of micro-batches");
-    return AMP_ERROR_MISMATCH;
+    return zero_refuse(z, AMP_ERROR_MISMATCH,
+                       "ranks differ in their tensors, desc or number of micro-batches");
 }
 
 /* Until what is open of a tensor, its model or an exchange, has come. */
@@ -369,7 +382,8 @@ static inline amp_result zero_gradient(zero *z, int i, const void *grad) {
     zero_tensor *t = &z->tensors[i];
     const size_t n = t->like.n;
     const int    m = t->given % z->block;
-    if (t->given == z->each) return AMP_ERROR_BAD_STATE;
+    if (t->given == z->each)
+        return zero_refuse(z, AMP_ERROR_BAD_STATE, "a gradient of each micro-batch has been given");
     t->leaf = grad;
     t->given++;
     if (m == 0) ZERO_TRY(zero_wait(z, i)); /* the block before */
@@ -393,8 +407,10 @@ static inline amp_result zero_add_blocks(zero *z, zero_tensor *t) {
 static inline amp_result zero_step(zero *z, float lr) {
     const int  turns = (z->blocks - 1) / z->ranks.count + 1;
     amp_result result;
+    z->problem[0] = '\0';
     for (int i = z->num - 1; i >= 0; i--) {
-        if (z->tensors[i].given != z->each) return AMP_ERROR_BAD_STATE;
+        if (z->tensors[i].given != z->each)
+            return zero_refuse(z, AMP_ERROR_BAD_STATE, "a gradient is missing: call zero_gradient");
         if (z->tensors[i].sent < turns) ZERO_TRY(zero_exchange(z, i, 0));
     }
     for (int i = 0; i < z->num; i++) {
@@ -415,13 +431,12 @@ static inline amp_result zero_step(zero *z, float lr) {
 
 typedef struct zero_index { float letter, count, sum[4]; } zero_index; /* sum: of its files */
 
-static inline amp_result zero_index_file(zero *z, const char *path, zero_index *x, int save) {
+static inline amp_result zero_index_file(const char *path, zero_index *x, int save) {
     amp_optimizer      o;
     amp_optimizer_desc desc;
     amp_tensor         t;
     amp_result         result;
     memset(&desc, 0, sizeof desc), memset(&t, 0, sizeof t);
-    desc.problem = z->problem;
     t.name = "zero.h: index", t.n = sizeof *x / sizeof(float), t.weight = &x->letter;
     amp_optimizer_init(&o, &desc), amp_optimizer_add(&o, &t);
     result = amp_optimizer_prepare(&o);
@@ -444,8 +459,10 @@ static inline amp_result zero_sum_files(zero *z, const char *path, zero_index *x
         FILE         *f = (zero_name(name, path, x, r), fopen(name, "rb"));
         const int     ok = f && !fseek(f, -8, SEEK_END) && fread(b, 1, 8, f) == 8;
         if (f) fclose(f);
-        if (!ok) snprintf(z->problem, sizeof z->problem, "file %.150s cannot be read", name);
-        if (!ok) return AMP_ERROR_NOT_FOUND;
+        if (!ok) {
+            snprintf(z->problem, sizeof z->problem, "file %.150s cannot be read", name);
+            return AMP_ERROR_NOT_FOUND;
+        }
         for (int k = 0; k < 8; k++) h = (h ^ b[k]) * 0x9e3779b97f4a7c15u, h ^= h >> 32;
     }
     for (int k = 0; k < 4; k++) x->sum[k] = (float)(h >> 16 * k & 0xffff);
@@ -457,8 +474,9 @@ static inline amp_result zero_save(zero *z, const char *path) {
     zero_index old = {1, 0, {0, 0, 0, 0}}, x = old;
     double     letter = 0;
     amp_result result = AMP_OK;
+    z->problem[0] = '\0';
     if (z->ranks.rank == 0) {
-        result = zero_index_file(z, path, &old, 0);
+        result = zero_index_file(path, &old, 0);
         if (result == AMP_ERROR_NOT_FOUND) result = AMP_OK; /* else path is another file: keep it */
         letter = 1 - old.letter;
     }
@@ -468,7 +486,7 @@ static inline amp_result zero_save(zero *z, const char *path) {
     ZERO_TRY(zero_agree(z, amp_optimizer_save_file(&z->opt, name), NULL));
     if (z->ranks.rank == 0) {
         result = zero_sum_files(z, path, &x);
-        if (result == AMP_OK) result = zero_index_file(z, path, &x, 1);
+        if (result == AMP_OK) result = zero_index_file(path, &x, 1);
         for (int r = 0; result == AMP_OK && r < (int)old.count; r++)
             zero_name(name, path, &old, r), remove(name);
     }
@@ -514,7 +532,7 @@ static inline amp_result zero_load_others(zero *z, const char *path, const zero_
     if (desc.storage) fp32.moments = desc.storage->moments;
     desc.backend = NULL, desc.report = NULL, desc.storage = &fp32;
     pool   = (float *)calloc(3 * most + 2 * own, sizeof *pool);
-    result = pool ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
+    result = pool ? AMP_OK : zero_refuse(z, AMP_ERROR_OUT_OF_MEMORY, "no memory to read the files");
     for (int r = 0; r < count && result == AMP_OK; r++) {
         char          name[ZERO_PATH];
         amp_optimizer o;
@@ -542,13 +560,12 @@ static inline amp_result zero_load_others(zero *z, const char *path, const zero_
 static inline amp_result zero_load(zero *z, const char *path) {
     char       name[ZERO_PATH];
     zero_index x = {0, 0, {0, 0, 0, 0}}, y;
-    amp_result result = zero_index_file(z, path, &x, 0);
+    amp_result result = zero_index_file(path, &x, 0);
+    z->problem[0] = '\0';
     y = x;
     if (result == AMP_OK) result = zero_sum_files(z, path, &y);
-    if (result == AMP_OK && memcmp(&x, &y, sizeof x) != 0) {
-        strcpy(z->problem, "its files are of another checkpoint");
-        result = AMP_ERROR_MISMATCH;
-    }
+    if (result == AMP_OK && memcmp(&x, &y, sizeof x) != 0)
+        result = zero_refuse(z, AMP_ERROR_MISMATCH, "its files are of another checkpoint");
     if (result == AMP_OK && (int)x.count == z->ranks.count) {
         zero_name(name, path, &x, z->ranks.rank);
         result = amp_optimizer_load_file(&z->opt, name);

@@ -66,7 +66,7 @@ typedef struct net {
     amp_optimizer  opt;
     uint64_t       steps, rng;         /* steps: also those that were skipped                     */
     measures       m;
-    char           problem[AMP_PROBLEM_SIZE], run[RUN_SIZE]; /* run: what identifies it           */
+    char           run[RUN_SIZE];      /* what identifies it                                      */
     lines         *lines;              /* of --report, or NULL                                    */
     size_t         num_params, param_bytes, act_bytes, opt_bytes;
     void          *owned[12 * LAYERS];
@@ -113,7 +113,6 @@ static void setup_optimizer(net *n) {
     amp_optimizer_desc desc = {0};
     desc.dtype     = n->v->type;
     desc.kind      = AMP_KIND_ADAMW;
-    desc.problem   = n->problem;
     desc.allocator = (amp_allocator){state_malloc, state_free, &n->opt_bytes};
     desc.report    = n->lines && n->lines->file ? &n->lines->watch : NULL;
     if (n->v->scaling) {
@@ -334,7 +333,7 @@ static double train_epoch(net *n, const dataset *data, const size_t *order, size
 /* The state is amp.h's alone: masters, moments, scale, counts of steps. The epoch follows from the
    counts, the order of the images from seed and epoch. Returns the epochs that are done. */
 static int go_on(net *n, const char *path, size_t batches) {
-    resume(&n->opt, path, n->run, n->problem);
+    resume(&n->opt, path, n->run);
     n->steps = status_of(n).steps + status_of(n).skipped;
     return (int)(n->steps / batches);
 }

@@ -100,7 +100,6 @@ typedef struct net {
     float         *room[3];                          /* pieces in fp32, as they are computed     */
     uint64_t       rng;
     size_t         num_params, bytes[NUM_MEMORIES];
-    char           problem[AMP_PROBLEM_SIZE];
     void          *owned[2 * MAX_TENSORS + 3 * MAX_UNITS + 24];
     int            num_owned;
 } net;

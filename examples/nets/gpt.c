@@ -133,7 +133,6 @@ typedef struct net {
     uint64_t       rng;
     lines          lines;                            /* of --report                              */
     size_t         num_params, bytes[NUM_MEMORIES];
-    char           problem[AMP_PROBLEM_SIZE];
     void          *owned[3 * MAX_TENSORS + 16 * MAX_LAYERS];
     int            num_owned;
 } net;

@@ -118,7 +118,6 @@ struct gpt {
     cudaGraphExec_t step;                          /* a whole one                                 */
     uint64_t        rng;
     size_t          num_params, bytes[NUM_MEMORIES];
-    char            problem[AMP_PROBLEM_SIZE];
     memory          owned[3 * MAX_TENSORS + 16 * MAX_LAYERS];
     int             num_owned;
 };
@@ -166,7 +165,6 @@ static void add_tensor(gpt *n, int i, const beginning *b) {
 static void setup_optimizer(gpt *n) {
     amp_optimizer_desc desc = training_in(n->type);
     desc.backend = &gpu.backend;
-    desc.problem = n->problem;
     must(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < num_tensors(n->o); i++) must(amp_optimizer_add(&n->opt, &n->tensor[i]));
     must(name_run(&n->opt, n->run));
@@ -522,7 +520,7 @@ static void try_all(const options *o, const text *t, gpt *n) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         gpt_init(n, o, t, (amp_dtype)v, 0);
-        if (o->resume) resume(&n->opt, o->resume, n->run, n->problem);
+        if (o->resume) resume(&n->opt, o->resume, n->run);
         if (o->save) save(&n->opt, o->save);
         gpt_free(n);
     }
@@ -535,7 +533,7 @@ static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         gpt_init(&nets[v], o, t, (amp_dtype)v, seed);
-        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].run, nets[v].problem);
+        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].run);
     }
     polled = o->dtype != ALL_TYPES && o->seeds == 1;
     for (int step = 1; step <= last; step++) {

@@ -48,7 +48,7 @@ static inline void no_memory(void) {
 /* What cannot fail, but for memory. */
 static inline void must(amp_result result) {
     if (result == AMP_ERROR_OUT_OF_MEMORY) no_memory();
-    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "this is a bug in " PROGRAM);
+    if (result != AMP_OK) fail(1, "amp.h", amp_problem(), "this is a bug in " PROGRAM);
 }
 #endif
 
@@ -85,16 +85,6 @@ static inline void unexpected(const char *word) {
     fprintf(stderr, PROGRAM ": %s %s; see --help\n",
             *word == '-' ? "unknown option" : "unexpected argument", *word ? word : "''");
     END(2);
-}
-
-/* A text with a word that cannot be understood: ^ stands in front of it. */
-static inline void misread(const char *subject, const char *problem, const char *text, size_t at,
-                           const char *remedy) {
-    char         marked[640];
-    const size_t from = at > 200 ? at - 200 : 0;
-    snprintf(marked, sizeof marked, "%.240s: %.*s^%.99s", problem, (int)(at - from), text + from,
-             text + at);
-    fail(2, subject, marked, remedy);
 }
 
 /* ------------------------------------------------------------------------------- begin and end */

@@ -61,7 +61,6 @@ static void begin_optimizer(net *n, amp_optimizer_desc *desc) {
                (size_t)n->o->steps, type_names[n->type]);
     if (n->lines.file) desc->report = &n->lines.watch;
     desc->allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
-    desc->problem   = n->problem;
     must(amp_optimizer_init(&n->opt, desc));
     for (int i = 0; i < n->num_tensors; i++) must(amp_optimizer_add(&n->opt, &n->tensor[i]));
     must(name_run(&n->opt, n->run));
@@ -91,11 +90,9 @@ static double gradients(net *n, uint64_t step) {
 static void policy_begin(amp_autocast *policy, const options *o, amp_dtype type) {
     must(amp_autocast_init(policy, AMP_POLICY_DEFAULT, type));
     if (!o->policy || type == AMP_F32) return;
-    size_t           place;
-    const amp_result result = amp_autocast_override(policy, o->policy, &place);
-    if (result != AMP_OK)
-        misread("--policy", amp_result_string(result), o->policy, place,
-                "write op:bmm=fp32 or LAYER=fp32; the types are fp32, fp16, bf16, low");
+    if (amp_autocast_override(policy, o->policy) != AMP_OK)
+        fail(2, "--policy", amp_problem(),
+             "write op:bmm=fp32 or LAYER=fp32; the types are fp32, fp16, bf16, low");
 }
 
 static amp_dtype ask(amp_autocast *policy, const options *o, amp_dtype of_weights,
@@ -107,7 +104,7 @@ static amp_dtype ask(amp_autocast *policy, const options *o, amp_dtype of_weight
     must(amp_autocast_push(policy, &scope));
     const amp_result result = amp_autocast_dtype(policy, op, in, 2, &type, NULL);
     if (result != AMP_OK)
-        fail(2, o->policy, amp_result_string(result), "see amp_autocast_override in amp.h");
+        fail(2, o->policy, amp_problem(), "see amp_autocast_override in amp.h");
     must(amp_autocast_pop(policy));
     if (type != AMP_F32 && type != of_weights)
         fail(2, o->policy, "asks for another half type than that of the weights",

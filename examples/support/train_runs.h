@@ -11,7 +11,7 @@
        amp_backend    backend;
        lines          lines;                               (train_lines.h)
        size_t         num_params, bytes[NUM_MEMORIES];
-       char           problem[AMP_PROBLEM_SIZE], run[];    (run: what identifies it, train_save.h)
+       char           run[];       (what identifies it, train_save.h)
        void          *owned[];     (num_owned pieces of memory)
        int            num_owned;
 
@@ -36,7 +36,7 @@ static void try_all(const options *o, const corpus *d, const char *picture) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         net_init(&n, o, d, (amp_dtype)v, 0);
-        if (o->resume) resume(&n.opt, o->resume, n.run, n.problem);
+        if (o->resume) resume(&n.opt, o->resume, n.run);
         if (o->save) save(&n.opt, o->save);
         net_free(&n);
     }
@@ -66,7 +66,7 @@ static void train_seed(report *r, const corpus *d, int seed, net nets[3]) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         net_init(&nets[v], o, d, (amp_dtype)v, seed);
-        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].run, nets[v].problem);
+        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].run);
     }
     polled = o->dtype != ALL_TYPES && o->seeds == 1;
     for (int step = 0; step < last; step++) {

@@ -65,10 +65,9 @@ static inline void refuse_other_run(const char *path, const char *run) {
     }
 }
 
-/* problem is the desc's: why the file was not loaded. */
-static inline void resume(amp_optimizer *opt, const char *path, const char *run, const char *problem) {
+static inline void resume(amp_optimizer *opt, const char *path, const char *run) {
     refuse_other_run(path, run);
-    if (amp_optimizer_load_file(opt, path) != AMP_OK) fail(1, path, problem, resume_help);
+    if (amp_optimizer_load_file(opt, path) != AMP_OK) fail(1, path, amp_problem(), resume_help);
 }
 
 #endif /* TRAIN_SAVE_H */

@@ -156,11 +156,13 @@ fault 'a wrong row and a sum that is not finite are two overflows' ampi_count_ov
     's/m->overflows \+= .*/m->overflows += 2;/'
 fault 'what was asked for is an overflow' ampi_record_step 's/r->bad \|\| !c->maxima\[0\] \?/1 ?/'
 # Messages
-fault 'a bad index leaves an older message' ampi_tensor_ready 's/ampi_tell.*//'
-fault 'a call that succeeds leaves an older message' ampi_ready 's/ampi_blank\(.*//'
-fault 'an error that only its result tells has no message' ampi_told 's/ampi_tell\(.*/{}/'
+fault 'a bad index leaves an older message' ampi_tensor_ready \
+    's/return ampi_refuse\((AMP_[A-Z_]*), /return \1;\n    ampi_refuse(\1, /'
+fault 'a call that succeeds tells something' ampi_ready \
+    's/return ampi_told\(/ampi_told(AMP_ERROR_READ);\n    return ampi_told(/'
+fault 'an error that only its result tells has no message' ampi_told 's/: ampi_refuse\(.*/: result;/'
 fault 'end_step does not repeat what begin_step has told' amp_optimizer_end_step \
-    's/memcpy\(opt->desc.problem.*/(void)0;/'
+    's/ampi_repeat\(&pending\)/pending.result/'
 # Sessions
 fault 'a session that runs is started' ampi_session_ok 's/session && ampi_session_runs\(session\)/0/'
 fault 'a weight that is added again keeps its copy' amp_session_add \

@@ -103,7 +103,7 @@ END
 } > "$out/cblas.c"
 
 # amp.h's AdamW changes the first program: lines in front of the loop, the scale, the step, lines behind the loop.
-adamw() { block examples/README.md AMP_PROBLEM_SIZE; }
+adamw() { block examples/README.md desc_from_env; }
 adamw | sed '/in the loop/,$d' > "$out/before"
 adamw | sed -n '/in the loop, in front of/,/loss_scale(/p' > "$out/scale"
 adamw | sed -n '/in the loop, instead of/,/_step(/p' > "$out/step"

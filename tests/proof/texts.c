@@ -30,16 +30,17 @@ static void stop(const char *why, const char *text) {
 
 static void as_policy(const char *text) {
     static amp_autocast ac, before;
-    size_t              position = 0;
     amp_op              op;
+    unsigned            position = 0;
     amp_result          result;
     int                 i;
     amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F16);
     before = ac;
-    result = amp_autocast_override(&ac, text, &position);
+    result = amp_autocast_override(&ac, text);
     if (result == AMP_OK) taken++;
     else refused++;
-    if (result != AMP_OK && (result != AMP_ERROR_PARSE || position > strlen(text) || memcmp(&ac, &before, sizeof ac) != 0))
+    if (result != AMP_OK && (result != AMP_ERROR_PARSE || sscanf(amp_problem(), "text, character %u: ", &position) != 1 ||
+                             position > strlen(text) || memcmp(&ac, &before, sizeof ac) != 0))
         stop("a text that is refused changes nothing, and is refused at a place in it", text);
     for (i = 0; i < ac.num_overrides; i++)
         if (!memchr(ac.overrides[i].pattern, 0, AMP_MAX_PATTERN)) stop("a pattern ends where there is room for it", text);
@@ -54,7 +55,7 @@ static void as_values(const char *text) {
         before = d;
         values[0] = values[1] = NULL;
         values[i]             = text;
-        if (amp_optimizer_desc_from_env(&d, NULL, NULL) == AMP_OK) {
+        if (amp_optimizer_desc_from_env(&d) == AMP_OK) {
             taken++;
             if ((uint32_t)d.dtype > 2u) stop("what is taken is a type", text);
         } else {

@@ -338,10 +338,10 @@ static amp_result m_set_scale(m_scaler *s, float scale) {
 
 /* -------------------------------------------------------------------------------- optimizer */
 
-/* What a call that returns a result leaves in desc.problem, in which was older: with an error what was
-   wrong, with AMP_OK an empty text. 0: something else. */
+/* What a call that returns a result leaves in amp_problem, where there was older: with an error what was
+   wrong, with AMP_OK what there was. 0: something else. */
 static int m_tells(amp_result result, const char *older, const char *problem) {
-    return result == AMP_OK ? !problem[0] : problem[0] && strcmp(problem, older) != 0;
+    return result == AMP_OK ? strcmp(problem, older) == 0 : problem[0] && strcmp(problem, older) != 0;
 }
 
 enum { MAX_T = 36, MAX_E = 1400, CHUNK = 16384, LANES = 256, STUCK = 40 };

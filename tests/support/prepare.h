@@ -4,7 +4,7 @@
 #define PREPARE_H_INCLUDED
 
 /* A trainer whose add was refused frees the optimizer and begins again; a test that asks more of it goes on. */
-static inline void forget_refused(amp_optimizer *opt) { opt->refused = AMP_OK; }
+static inline void forget_refused(amp_optimizer *opt) { opt->refused.result = AMP_OK; }
 
 /* Gradients that a test makes up are scaled already: it asks for the scale once, and takes steps. */
 static inline amp_result prepare_scaled(amp_optimizer *opt) {

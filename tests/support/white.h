@@ -13,8 +13,8 @@ extern int  white_malloc_fails; /* they return NULL   */
 extern int *const white_tiles_granted; /* by the model of tiles' system; NULL: no model */
 extern int *const white_tiles_asked;   /* how often                                     */
 
-void white_tell(char *problem, const char *text);
-void white_tell_number(char *problem, const double *number);
+void white_tell(const char *text); /* as an error's */
+void white_tell_number(const double *number);
 
 /* Processors (>>impl tiers has what the bits of their features mean). */
 typedef void (*white_cpuid)(uint32_t leaf, uint32_t sub, uint32_t *r);

@@ -36,7 +36,7 @@ static void compute_in(amp_dtype type) {
     amp_autocast_use(NULL);
     if (type == AMP_F32) return;
     CHECK_EQ_INT(amp_autocast_init(&autocast, AMP_POLICY_DEFAULT, type), AMP_OK);
-    CHECK_EQ_INT(amp_autocast_override(&autocast, "op:gemm=low", NULL), AMP_OK);
+    CHECK_EQ_INT(amp_autocast_override(&autocast, "op:gemm=low"), AMP_OK);
     CHECK_EQ_INT(amp_autocast_push(&autocast, &scope), AMP_OK);
     amp_autocast_use(&autocast);
 }

@@ -1385,7 +1385,7 @@ static void batch_begin(const batch_kind *kind) {
     if (kind->way == BATCH_CACHE) CHECK_EQ_INT(amp_session_start(&batch_session, &desc), AMP_OK);
     amp_autocast_use(NULL);
     CHECK_EQ_INT(amp_autocast_init(&batch_own, AMP_POLICY_DEFAULT, kind->type), AMP_OK);
-    if (kind->way == BATCH_NAMED) CHECK_EQ_INT(amp_autocast_override(&batch_own, "op:gemm=low", NULL), AMP_OK);
+    if (kind->way == BATCH_NAMED) CHECK_EQ_INT(amp_autocast_override(&batch_own, "op:gemm=low"), AMP_OK);
     CHECK_EQ_INT(amp_autocast_push(&batch_own, &scope), AMP_OK);
 }
 

@@ -105,7 +105,7 @@ static void begin(size_t room, amp_dtype type) {
     w.scalars = device_floats(2);
     OK(amp_cuda_backend(&w.gpu, w.stream, NULL));
     OK(start(&w.session, &w.gpu, room));
-    OK(amp_autocast_override(&w.session.autocast, type == AMP_F16 ? "fp16" : "bf16", NULL));
+    OK(amp_autocast_override(&w.session.autocast, type == AMP_F16 ? "fp16" : "bf16"));
     randomize(w.a, w.host_a);
     randomize(w.b, w.host_b);
     randomize(w.c, w.host_c);
@@ -322,7 +322,7 @@ TEST(outside, "manual: outside scopes, and where autocast says fp32, it is the o
             begin(ROOM, AMP_F16);
             const char *words = how == 4 ? "off" : how == 5 ? "op:gemm=fp32"
                               : how == 6 ? "op:gemm=banned" : how == 7 ? "apex_o0" : "";
-            OK(amp_autocast_override(&w.session.autocast, words, NULL));
+            OK(amp_autocast_override(&w.session.autocast, words));
             if (how == 0) amp_autocast_use(NULL);
             if (how == 1) OK(amp_autocast_pop(&w.session.autocast));
             if (how == 2) enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
@@ -360,7 +360,7 @@ TEST(policies, "manual: words and scopes choose the type: fp16, bf16, tf32, fp32
     for (const auto &p : cases)
         for (int batch = 0; batch < 3; batch += 2) {
             begin(ROOM, AMP_F16);
-            OK(amp_autocast_override(&w.session.autocast, p.words, NULL));
+            OK(amp_autocast_override(&w.session.autocast, p.words));
             if (p.layer) enter(AMP_AUTOCAST_INHERIT, AMP_F32, p.layer);
             PRODUCT(make_call(below(4), 33, 34, 35, below(3), batch), p.type, p.tf32);
         }
@@ -384,7 +384,7 @@ TEST(small, "manual: products with n k below 2^10 are the originals, and counted
         PRODUCT(make_call(1, 33, 31, 33, 1, batch), AMP_F32);
         PRODUCT(make_call(2, 1, 1, 1, 0, batch), AMP_F32);
         CHECK_EQ_U64(w.session.left_fp32, 2);
-        OK(amp_autocast_override(&w.session.autocast, "tf32", NULL));
+        OK(amp_autocast_override(&w.session.autocast, "tf32"));
         PRODUCT(make_call(3, 16, 16, 16, 0, batch), AMP_F32, true);
         CHECK_EQ_U64(w.session.left_fp32, 3);
         CHECK_EQ_U64(w.session.fallbacks, 0);
@@ -399,7 +399,7 @@ TEST(no_room, "manual: where there is no room it is the original, and counted; a
         PRODUCT(make_call(0, 64, 64, 64, 0, batch), AMP_F32); /* B does not fit */
         CHECK_EQ_U64(w.session.fallbacks, 1);
         CHECK_EQ_U64(w.session.transients, batch < 2);
-        OK(amp_autocast_override(&w.session.autocast, "tf32", NULL));
+        OK(amp_autocast_override(&w.session.autocast, "tf32"));
         PRODUCT(make_call(0, 64, 64, 64, 0, batch), AMP_F32, true);
         CHECK_EQ_U64(w.session.fallbacks, 2);
         if (batch < 2) PRODUCT(make_call(0, 32, 32, 32, 0, batch), AMP_BF16);
@@ -462,7 +462,7 @@ static void multiply(const operand &a, bool ta, const operand &b, bool tb) {
 static void restart(size_t num_bytes, amp_dtype type) {
     amp_session_end(&w.session);
     OK(start(&w.session, &w.gpu, num_bytes));
-    OK(amp_autocast_override(&w.session.autocast, type == AMP_F16 ? "fp16" : "bf16", NULL));
+    OK(amp_autocast_override(&w.session.autocast, type == AMP_F16 ? "fp16" : "bf16"));
 }
 
 TEST(enough_room, "manual: for each weight, and for both operands of the largest product, 2 bytes an "
@@ -824,8 +824,8 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
         static amp_session cpu;
         OK(start(&cpu, NULL, ROOM));
         OK(amp_cuda_backend(&w.gpu, w.stream, own));
-        OK(amp_autocast_override(&w.session.autocast, words[t], NULL));
-        OK(amp_autocast_override(&cpu.autocast, words[t], NULL));
+        OK(amp_autocast_override(&w.session.autocast, words[t]));
+        OK(amp_autocast_override(&cpu.autocast, words[t]));
         OK(amp_session_add(&w.session, w.b, ELEMENTS));
         OK(amp_session_add(&cpu, w.host_b.data(), ELEMENTS));
         for (int trans = 0; trans < 4; trans++)

@@ -114,7 +114,7 @@ typedef struct job {
     const char        *load, *save;              /* saved at the end, or (every) after each step     */
     int                every;
     amp_result         prepared[MAX_RANKS], result[MAX_RANKS];
-    char               problem[AMP_PROBLEM_SIZE];  /* of rank 0 */
+    char               problem[200];               /* of rank 0 */
     int                disagree;
     size_t             bytes;                    /* that rank 0 got in exchanges */
     outcome           *out;
@@ -249,7 +249,7 @@ static void *rank_main(void *arg) {
     job    *j = t->j;
     for (int i = 0; i < TENSORS; i++) t->grad[i] = malloc(layout[i].n * 4);
     j->result[t->me.rank] = run_rank(t, t->me.rank == j->ranks - 1 ? j->differs : SAME);
-    if (t->me.rank == 0) memcpy(j->problem, t->z.problem, sizeof j->problem);
+    if (t->me.rank == 0) snprintf(j->problem, sizeof j->problem, "%s", zero_problem(&t->z));
     for (int i = 0; i < TENSORS; i++) free(t->grad[i]);
     zero_free(&t->z);
     return NULL;
@@ -569,7 +569,7 @@ TEST(damaged, "an index or a file that is missing, changed, of another checkpoin
             if (k != 5) CHECK_EQ_INT(b.result[0], faults[k].told);
             for (int r = 0; r < n; r++) CHECK_EQ_INT(b.result[r] == AMP_OK, faults[k].loads);
             if (faults[k].loads) same_state(&outcomes[0], &outcomes[1]);
-            else CHECK(b.problem[0] || b.result[0] == AMP_ERROR_NOT_FOUND || b.result[0] == AMP_ERROR_FOREIGN);
+            else CHECK(b.problem[0]);
         }
     }
     for (int k = 0; k < 2; k++) { /* one rank cannot write; none has room */

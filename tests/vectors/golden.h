@@ -20,7 +20,6 @@ typedef struct golden {
     uint16_t      models[GOLDEN_TENSORS][GOLDEN_N], grads[GOLDEN_TENSORS][GOLDEN_N];
     unsigned char bytes[GOLDEN_MOST];
     size_t        size, at;
-    char          problem[AMP_PROBLEM_SIZE];
 } golden;
 
 static const size_t golden_n[GOLDEN_TENSORS] = {GOLDEN_N, 3, 2};
@@ -83,7 +82,6 @@ static amp_result golden_open(golden *g, int which, int other) {
     memset(g, 0, sizeof *g);
     memset(&d, 0, sizeof d);
     memset(&report, 0, sizeof report);
-    d.problem = g->problem;
     d.kind    = AMP_KIND_ADAMW;
     d.dtype   = golden_type(which);
     d.beta1   = 0.5;

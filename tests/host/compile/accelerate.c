@@ -62,15 +62,15 @@ int main(void) {
     WANT(amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16 == !ON_APPLE && !cpu.fp16);
     WANT(cpu.dtype == (ON_APPLE ? AMP_F32 : AMP_BF16));
     WANT(amp_session_start(&session, NULL) == AMP_OK);
-    WANT(amp_autocast_override(&session.autocast, "bf16", NULL) == AMP_OK);
+    WANT(amp_autocast_override(&session.autocast, "bf16") == AMP_OK);
     WANT(product(AMP_F32, AMP_F32) == ON_APPLE);
-    WANT(amp_autocast_override(&session.autocast, "op:gemm=low", NULL) == AMP_OK);
+    WANT(amp_autocast_override(&session.autocast, "op:gemm=low") == AMP_OK);
     WANT(product(AMP_F32, AMP_F32) == ON_APPLE);
     WANT(product(AMP_F32, AMP_BF16) == 0);
     WANT(product(AMP_BF16, AMP_F32) == 0); /* it is none of fp32 */
     amp_session_end(&session);
     WANT(amp_session_start(&session, &cached) == AMP_OK);
-    WANT(amp_autocast_override(&session.autocast, "bf16", NULL) == AMP_OK);
+    WANT(amp_autocast_override(&session.autocast, "bf16") == AMP_OK);
     WANT(product(AMP_F32, AMP_F32) == ON_APPLE);
     WANT(session.left_fp32 == ON_APPLE && session.transients == 2 * !ON_APPLE && session.fallbacks == 0);
     amp_session_end(&session);
