@@ -436,16 +436,16 @@ typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
-    void       *grad;       /* scaled gradient; NULL: frozen, never changes (grad_later apart)  */
+    void       *grad;       /* scaled gradient; NULL: rebind gives it before the first step    */
     amp_dtype   grad_type;  /* set it for 16-bit gradients: zero is AMP_F32, of 4 bytes        */
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* set it with model: zero is AMP_F32, of 4 bytes                  */
-    float       lr_scale;   /* factor on the learning rate; 0 means 1                          */
-    float       weight_decay;    /* 0: the optimizer's                                         */
-    int         no_weight_decay; /* nonzero: none                                              */
-    int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
-    int         grad_later;      /* nonzero: grad is NULL now; rebind gives it later           */
-    int         own;         /* nonzero: your optimizer steps it, desc.kind the rest: >>steps  */
+    float       lr_scale;   /* factor on the learning rate. 0: 1; negative: 0                  */
+    float       weight_decay; /* 0: the optimizer's; negative: none                            */
+    int         keep_fp32;  /* nonzero: forward reads the master (biases, norms)               */
+    int         frozen;     /* nonzero: it never has a gradient (grad is ignored); no step reads
+                               or writes it or its copy                                        */
+    int         own;        /* nonzero: your optimizer steps it, desc.kind the rest: >>steps   */
     uint64_t    key, first;  /* of a slice of a tensor, that random bits be the whole's: 1 + the
                                 whole's number (0: this one's), and where it begins: a multiple
                                 of 16384. Random bits: SR; moments of bf16 and 8 bits          */
@@ -468,8 +468,8 @@ typedef struct amp_optimizer_desc {
     amp_scaler_desc    scaler;
     amp_scaler        *shared_scaler; /* NULL, or one of several optimizers, in backend memory:
                                          call amp_scaler_update after the steps of all           */
-    double beta1, beta2;              /* 0: AdamW 0.9, 0.999; Lion 0.9, 0.99. Off: 1e-30         */
-    double eps;                       /* AdamW. 0: 1e-8. Off: 1e-30                              */
+    double beta1, beta2;              /* 0: AdamW 0.9, 0.999; Lion 0.9, 0.99; negative: 0        */
+    double eps;                       /* AdamW. 0: 1e-8                                          */
     double momentum;                  /* SGD; 0: off                                             */
     int    nesterov;                  /* SGD; nonzero needs momentum > 0                         */
     float  weight_decay;              /* 0: none                                                 */
@@ -643,16 +643,17 @@ extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
    your own kernels. */
 
 /* Add count tensors that lie one after another in the arrays of whole. Their name, n, lr_scale,
-   weight_decay, no_weight_decay, key and first are used; keep_fp32, own and storage of either; all
-   else is whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
+   weight_decay, key and first are used; keep_fp32, frozen, own and storage of either; all else is
+   whole's, whose n is their sum. Copies that prepare makes are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
 /* Give tensor i new addresses after you moved it; or all tensors, in their order, if gradients
    move in every step. NULL, an array or its element, changes nothing. AMP_NO_GRAD: the tensor has
-   no gradient for now, its weights and moments stay. Does not wait. AMP_ERROR_UNSUPPORTED: a
-   weight where add had none, a gradient where add had none (set grad_later), a stream that is
-   being captured. A late gradient's first updates by AdamW are large: examples/README.md. */
+   no gradient for now, its weights and moments stay. A step needs one of them of each tensor that
+   is not frozen. A frozen one's copy is written where its weight moves. Does not wait.
+   AMP_ERROR_UNSUPPORTED: a weight where add had none, a gradient of a frozen tensor, a stream that
+   is being captured. A late gradient's first updates by AdamW are large: examples/README.md. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
@@ -1084,18 +1085,19 @@ typedef struct ampi_cached {
 struct amp_session { /* scaler and autocast are for your calls, the counters to read */
     amp_scaler  *scaler;
     amp_autocast autocast;
+    uint64_t rounded;    /* products of fp32, in this thread, that the session rounded            */
+    uint64_t left_fp32;  /* that it did not: by the policy, or rounding would take longer, or     */
+    uint64_t fallbacks;  /* (counted twice) no room, or another stream or backend                 */
     uint64_t hits;       /* a weight's copy was current                                           */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
-    uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
-    uint64_t left_fp32;  /* products left in fp32: casts would take longer; 0 without num_bytes  */
     /* private: */
     amp_autocast        *before;
     amp_backend          backend;
     amp_allocator        allocator;
     void                *block;
     char                *memory;
-    size_t               size, top; /* weights from the start on, others from top on      */
+    size_t               size, top; /* weights from the start on, others from top on; 0: none */
     uint64_t             product;  /* counts them */
     int                  captured; /* replays may change weights unseen by the host      */
     int                  num_entries;
@@ -1985,7 +1987,7 @@ typedef struct ampi_slot {
     ampi_stored master;    /* or what the model lacks of it             */
     ampi_stored moment[2]; /* first or momentum; second                 */
     float    *weight;      /* if master is not fp32: what rebind has brought for a refresh */
-    void     *grad;        /* NULL: frozen, or none at present          */
+    void     *grad;        /* NULL: none at present                     */
     float    *unscaled;    /* gradients for your optimizer; NULL: the step is fused */
     void     *model;       /* NULL: the master is the model             */
     ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
@@ -1998,6 +2000,7 @@ typedef struct ampi_slot {
     ampi_tally tally;
     uint32_t   arrived;    /* chunks whose tally has been collected     */
     uint32_t   own;        /* in a fused step: only published, not updated */
+    uint32_t   frozen;     /* neither                                   */
     uint32_t   moments_missing; /* steps were taken before, and their moments were not set */
 } ampi_slot;
 
@@ -2076,6 +2079,7 @@ struct amp_plan {
     int           owns;              /* 0; or 1 + the first slot that is own                    */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
+    size_t        unbound; /* 0; or 1 + the first slot whose gradient has not been given         */
     uint64_t      num_chunks;
     amp_kind      kind;
     int           zero_grad, shared;
@@ -3718,12 +3722,21 @@ static int ampi_f64_in(const double *x, double low, double high) {
     return !ampi_nonfinite_at(x) && *x >= low && *x <= high;
 }
 
+/* One rule of zero: 0 is the default, and a negative number exactly 0. */
+static double ampi_or(double x, double otherwise) {
+    return x > 0.0 ? x : x < 0.0 ? 0.0 : otherwise;
+}
+
 #define AMPI_F32_MAX 3.40282347e38f
 #define AMPI_F64_MAX 1.7976931348623157e308
 #define AMPI_BELOW_1 0.99999999999999989
 
 static AMPI_NOINLINE amp_result ampi_amount_ok(const char *field, const float *x) {
     return ampi_f32_in(x) ? AMP_OK : ampi_out(field, (double)*x, "0 or more, and finite");
+}
+
+static amp_result ampi_finite_ok(const char *field, const float *x) {
+    return ampi_nonfinite(ampi_load_u32(x, 0)) ? ampi_out(field, (double)*x, "finite") : AMP_OK;
 }
 
 static amp_result ampi_f64_ok(const char *field, const double *x, double low, double high,
@@ -4028,15 +4041,16 @@ AMPI_STATIC_ASSERT(ampi_formats_are_all,
 /* Numbers are compared here, after they are known to be finite, and in an environment without
    traps, because compilers may compare first. */
 static AMPI_NOINLINE amp_result ampi_desc_numbers_ok(const amp_optimizer_desc *d) {
-    static const char *const factor = "0 or more, and less than 1";
+    static const char *const factor = "less than 1 (0: the default, negative: 0)";
     static const char *const amount = "0 or more, and finite";
     const float              eps    = (float)d->eps;
     const double             most   = (double)AMPI_F32_MAX;
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta1", &d->beta1, 0.0, AMPI_BELOW_1, factor));
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor));
+    const double             least  = -AMPI_F64_MAX;
+    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta1", &d->beta1, least, AMPI_BELOW_1, factor));
+    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta2", &d->beta2, least, AMPI_BELOW_1, factor));
     AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.eps", &d->eps, 0.0, most, amount));
     AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.momentum", &d->momentum, 0.0, most, amount));
-    AMPI_TRY(ampi_amount_ok("amp_optimizer_desc.weight_decay", &d->weight_decay));
+    AMPI_TRY(ampi_finite_ok("amp_optimizer_desc.weight_decay", &d->weight_decay));
     AMPI_TRY(ampi_amount_ok("amp_optimizer_desc.max_norm", &d->max_norm));
     if (d->eps > 0.0 && !(eps > 0.0f))
         return ampi_out("amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
@@ -4087,9 +4101,10 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
 static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc *d = &opt->desc;
     *d = *desc;
-    if (!(d->beta1 > 0.0)) d->beta1 = 0.9;
-    if (!(d->beta2 > 0.0)) d->beta2 = ampi_optimizers[d->kind].beta2;
-    if (!(d->eps > 0.0)) d->eps = 1e-8;
+    d->beta1 = ampi_or(d->beta1, 0.9);
+    d->beta2 = ampi_or(d->beta2, ampi_optimizers[d->kind].beta2);
+    d->eps   = ampi_or(d->eps, 1e-8);
+    d->weight_decay = (float)ampi_or((double)d->weight_decay, 0.0);
     amp_cpu_backend(&opt->backend);
     if (d->backend) opt->backend = *d->backend;
     if (d->report) opt->watch = *d->report;
@@ -4159,9 +4174,6 @@ static int ampi_is_yours(const amp_optimizer *opt, const amp_tensor *t) {
     return opt->desc.kind == AMP_KIND_OWN || t->own;
 }
 
-/* Does a tensor have a gradient, now or later? */
-static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_later; }
-
 /* How master and moments of a tensor are stored. */
 static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t) {
     static const amp_storage fp32 = {AMP_FORMAT_F32, AMP_FORMAT_F32};
@@ -4196,11 +4208,11 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
     AMPI_REFUSE(halves && t->model == (void *)t->weight, INVALID_CONFIG,
                 "its model is its weight, but model_type is of 16 bits");
     AMPI_REFUSE(t->grad == AMP_NO_GRAD, INVALID_ARGUMENT,
-                "AMP_NO_GRAD is for rebind: set grad_later");
+                "AMP_NO_GRAD is for rebind: leave grad NULL, or set frozen");
     AMPI_REFUSE(t->n && !t->weight && !t->model, INVALID_ARGUMENT,
                 "it has neither a weight nor a model");
-    AMPI_TRY(ampi_amount_ok("lr_scale", &t->lr_scale));
-    AMPI_TRY(ampi_amount_ok("weight_decay", &t->weight_decay));
+    AMPI_TRY(ampi_finite_ok("lr_scale", &t->lr_scale));
+    AMPI_TRY(ampi_finite_ok("weight_decay", &t->weight_decay));
     if (t->storage) AMPI_TRY(ampi_storage_ok(t->storage));
     AMPI_REFUSE(t->keep_fp32 && halves, INVALID_CONFIG,
                 "keep_fp32 is set, but its model is of 16 bits");
@@ -4234,8 +4246,9 @@ static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
     return AMP_OK;
 }
 
-static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) {
-    ampi_entry *e = opt->entries ? opt->entries : opt->inline_entries;
+static AMPI_NOINLINE void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) {
+    const double decay = tensor->rows ? 0.0 : (double)opt->desc.weight_decay;
+    ampi_entry  *e     = opt->entries ? opt->entries : opt->inline_entries;
     e += opt->num_entries++;
     memset(e, 0, sizeof *e);
     e->tensor = *tensor;
@@ -4244,10 +4257,9 @@ static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) 
     e->storage = ampi_storage_of(opt, tensor);
     e->tensor.rows    = NULL; /* nothing follows the caller's pointers from here on */
     e->tensor.storage = NULL;
-    if (ampi_is_zero(&tensor->lr_scale)) e->tensor.lr_scale = 1.0f;
-    if (ampi_is_zero(&tensor->weight_decay) && !tensor->rows)
-        e->tensor.weight_decay = opt->desc.weight_decay;
-    if (e->tensor.no_weight_decay) e->tensor.weight_decay = 0.0f;
+    e->tensor.lr_scale     = (float)ampi_or((double)tensor->lr_scale, 1.0);
+    e->tensor.weight_decay = (float)ampi_or((double)tensor->weight_decay, decay);
+    if (tensor->frozen) e->tensor.grad = NULL;
     if (opt->desc.kind == AMP_KIND_OWN) e->tensor.own = 0; /* as all are */
 }
 
@@ -4256,11 +4268,11 @@ static amp_tensor ampi_tensor_at(const amp_tensor *whole, const amp_tensor *one,
     amp_tensor t = *one;
     t.grad_type  = whole->grad_type;
     t.model_type = whole->model_type;
-    t.grad_later = whole->grad_later;
     t.weight     = (float *)ampi_to(whole->weight, AMP_F32, offset);
     t.grad       = ampi_to(whole->grad, t.grad_type, offset);
     t.model      = ampi_to(whole->model, t.model_type, offset);
     t.own |= whole->own;
+    t.frozen |= whole->frozen;
     t.keep_fp32 |= whole->keep_fp32;
     if (!t.storage) t.storage = whole->storage;
     return t;
@@ -4279,9 +4291,9 @@ static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
     result = ampi_of_tensor(before, whole->name, result);
     for (i = 0; i < count && result == AMP_OK && tensors[i].n <= whole->n - offset; i++) {
         const amp_tensor t = ampi_tensor_at(whole, &tensors[i], offset);
-        AMPI_IEEE(result = ampi_tensor_check(opt, &t, flat));
+        AMPI_IEEE(result = ampi_tensor_check(opt, &t, flat);
+                  if (result == AMP_OK) ampi_append(opt, &t, flat && i ? 2 : flat));
         result = ampi_of_tensor(opt->num_entries, t.name, result);
-        if (result == AMP_OK) ampi_append(opt, &t, flat && i ? 2 : flat);
         offset += t.n;
     }
     if (result == AMP_OK && (i < count || offset != whole->n))
@@ -4335,7 +4347,7 @@ static uint64_t ampi_groups(uint64_t n) { return n / AMPI_GROUP + (n % AMPI_GROU
 /* Is a tensor's gradient of few rows? How many elements may its sums have? (An empty table has
    room for one row, because rows outside it are summed, too.) */
 static int ampi_has_rows(const ampi_entry *e) {
-    return e->rows.row_length && ampi_learns(&e->tensor);
+    return e->rows.row_length && !e->tensor.frozen;
 }
 
 static uint64_t ampi_most_sums(const ampi_entry *e) {
@@ -4375,6 +4387,7 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t
     }
     slot->model     = t->model == (void *)t->weight ? NULL : t->model;
     slot->own       = t->own != 0;
+    slot->frozen    = t->frozen != 0;
     slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
@@ -4413,7 +4426,7 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
         sums += ampi_slot_chunks(opt, i);
         if (s->own && !plan->owns) plan->owns = (int)i + 1;
         plan->coded |= ampi_is_coded(&s->master) || ampi_is_coded(&s->moment[0]);
-        plan->stochastic |= ampi_learns(&e->tensor) &&
+        plan->stochastic |= !e->tensor.frozen &&
                             (ampi_formats[s->master.format].random ||
                              (moments && ampi_formats[s->moment[0].format].random));
         elements += s->n;
@@ -4435,15 +4448,16 @@ typedef enum ampi_array {
 } ampi_array;
 
 /* Places slot i's array of this kind, if it is the optimizer's own. In a flat array keep_fp32
-   leaves a gap among models. cuBLAS looks at alignments up to 256 bytes, which must not depend on
-   other tensors. */
+   leaves a gap among models, and frozen one among gradients. cuBLAS looks at alignments up to 256
+   bytes, which must not depend on other tensors. */
 static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind,
                              ampi_arena *arena) {
     const ampi_entry *e      = ampi_entry_of(opt, i);
     ampi_slot        *s      = &opt->plan->host_slots[i];
-    const int         learns = ampi_learns(&e->tensor), keeps = e->tensor.keep_fp32 != 0;
+    const int         learns = !s->frozen, keeps = e->tensor.keep_fp32 != 0;
     const size_t      size   = amp_dtype_size(opt->desc.dtype);
     void             *model;
+    float            *floats;
     switch (kind) {
     case AMPI_ARRAY_MODEL:
         if (e->tensor.model || opt->desc.dtype == AMP_F32 || (keeps && !e->flat)) break;
@@ -4454,8 +4468,9 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
         if (!s->master.data) ampi_place(arena, e, s->n, &s->master);
         break;
     case AMPI_ARRAY_GRAD:
-        if (learns && ampi_is_yours(opt, &e->tensor))
-            s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e, s->n);
+        if (!ampi_is_yours(opt, &e->tensor) || !(learns || e->flat)) break;
+        floats = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e, s->n);
+        if (learns) s->unscaled = floats;
         break;
     case AMPI_ARRAY_FIRST_MOMENT:
     case AMPI_ARRAY_SECOND_MOMENT:
@@ -4597,14 +4612,17 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
     return ampi_send(b, plan->control, &control, sizeof control);
 }
 
-/* A step in which no gradient is registered would look right and do nothing. */
-static void ampi_count_grads(amp_plan *plan) {
-    size_t i;
-    plan->num_weights = plan->num_grads = 0;
-    for (i = 0; i < plan->num_slots; i++) {
+/* A step in which no gradient is registered would look right and do nothing; one before a tensor's
+   gradient has been given would leave that tensor out. */
+static void ampi_count_grads(const amp_optimizer *opt) {
+    amp_plan *plan = opt->plan;
+    size_t    i    = plan->num_slots;
+    plan->num_weights = plan->num_grads = plan->unbound = 0;
+    while (i-- > 0) {
         const ampi_slot *s = &plan->host_slots[i];
         plan->num_weights += s->n != 0;
         plan->num_grads += s->n && (s->sparse ? s->values : s->grad);
+        if (s->n && !s->frozen && !ampi_tensor(opt, (int)i)->grad) plan->unbound = i + 1;
     }
 }
 
@@ -4705,7 +4723,7 @@ static amp_result ampi_build(amp_optimizer *opt) {
     AMPI_TRY(ampi_apart(opt));
     ampi_layout(opt, plan, base, &num_bytes);
     AMPI_IEEE(result = ampi_fill_tables(opt, plan)); /* configured numbers are rounded to float */
-    ampi_count_grads(plan);
+    ampi_count_grads(opt);
     return result;
 }
 
@@ -4766,8 +4784,8 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
     const int          own   = !ampi_is_coded(&opt->plan->host_slots[i].master);
     const char *const why = weight && !t->weight && own
                                 ? "its master is the optimizer's own: leave weight NULL here"
-                            : grad && grad != AMP_NO_GRAD && !ampi_learns(t)
-                                ? "it was added as frozen: set grad_later in amp_tensor" : NULL;
+                            : grad && grad != AMP_NO_GRAD && t->frozen
+                                ? "it is frozen: leave grad NULL here, or add it unfrozen" : NULL;
     return why ? ampi_of(opt, i, ampi_refuse(AMP_ERROR_UNSUPPORTED, "%s", why)) : AMP_OK;
 }
 
@@ -4781,17 +4799,27 @@ static void ampi_bind_slots(ampi_slot *first, size_t count, float *const *weight
 /* Gives slots [first, first + count) new addresses, or none of them. */
 static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                               float *const *weights, void *const *grads) {
-    amp_plan *plan;
-    size_t    i;
+    amp_plan   *plan;
+    ampi_entry *e;
+    size_t      i;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     plan = opt->plan;
+    e    = (opt->entries ? opt->entries : opt->inline_entries) + first;
     for (i = 0; i < count; i++)
         AMPI_TRY(ampi_can_bind(opt, first + i, weights ? weights[i] : NULL,
                                grads ? grads[i] : NULL));
     AMPI_TRY(ampi_captured(opt->backend.functions->bind_fn(&opt->backend, plan, first, count,
                                                                 weights, grads)));
+    for (i = 0; i < count; i++) { /* steps do not write a frozen tensor's copy */
+        const ampi_slot *s = &plan->host_slots[first + i];
+        const float     *w = weights ? weights[i] : NULL;
+        if (grads && grads[i]) e[i].tensor.grad = grads[i];
+        if (s->frozen && s->model && w && w != s->master.data && !ampi_is_coded(&s->master))
+            AMPI_TRY(ampi_cast_on(&opt->backend, s->model, s->model_type, w, AMP_F32,
+                                  (size_t)s->n));
+    }
     ampi_bind_slots(plan->host_slots + first, count, weights, grads);
-    ampi_count_grads(plan);
+    ampi_count_grads(opt);
     return AMP_OK;
 }
 
@@ -5124,7 +5152,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
         const ampi_job   its    = ends && slot->own ? AMPI_JOB_PUBLISH : job;
         const int        counts = watch && ampi_counts_updates(slot);
         const void      *needs  = its == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
-        if (job == AMPI_JOB_UNSCALE && !slot->unscaled) continue;
+        if (slot->frozen || (job == AMPI_JOB_UNSCALE && !slot->unscaled)) continue;
         if (moves && slot->sparse) ampi_update_rows(plan, slot);
         else if (moves && needs)
             ampi_update_slot(plan, slot, its,
@@ -5216,25 +5244,28 @@ static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
 
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
-    size_t i;
-    int    own, learns = 0;
+    const amp_plan *plan;
+    int             own;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    own = opt->plan->owns || opt->desc.kind == AMP_KIND_OWN;
+    plan = opt->plan;
+    own  = plan->owns || opt->desc.kind == AMP_KIND_OWN;
     if (fused == own)
         return ampi_refuse(
             AMP_ERROR_UNSUPPORTED, "desc.kind is %s%s: call %s",
             ampi_optimizers[opt->desc.kind].kind,
-            opt->plan->owns ? ", and some tensors are own" : "",
+            plan->owns ? ", and some tensors are own" : "",
             !own ? "amp_optimizer_step, or set AMP_KIND_OWN, or amp_tensor.own"
-            : opt->plan->owns ? "amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step"
-                              : "amp_optimizer_begin_step, or set AMP_KIND_ADAMW, _SGD or _LION");
-    if (opt->plan->meets || !opt->plan->num_weights || opt->plan->num_grads) return AMP_OK;
-    for (i = 0; i < opt->num_entries; i++)
-        learns |= ampi_tensor(opt, (int)i)->n && ampi_learns(ampi_tensor(opt, (int)i));
-    return ampi_refuse(AMP_ERROR_BAD_STATE, "%s",
-                       learns
-                           ? "no tensor has a gradient now: bring one by amp_optimizer_rebind"
-                           : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
+            : plan->owns ? "amp_optimizer_set_lr, amp_optimizer_begin_step and _end_step"
+                         : "amp_optimizer_begin_step, or set AMP_KIND_ADAMW, _SGD or _LION");
+    if (plan->unbound)
+        return ampi_of(opt, plan->unbound - 1,
+                       ampi_refuse(AMP_ERROR_BAD_STATE,
+                                   "its gradient was never given: set amp_tensor.grad, call "
+                                   "amp_optimizer_rebind before the step, or set frozen"));
+    AMPI_REFUSE(!plan->meets && plan->num_weights && !plan->num_grads, BAD_STATE,
+                "no tensor has a gradient: each is frozen, or was given AMP_NO_GRAD: bring one by "
+                "amp_optimizer_rebind");
+    return AMP_OK;
 }
 
 /* Ranks reduce what their checks have found. A rank whose step is refused has found nothing, and
@@ -7299,7 +7330,7 @@ static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
     if (!r->row_length || t->n % length != 0)
         return ampi_out("row_length", (double)r->row_length, "1 or more, and divide n");
     if (!r->max_rows) return ampi_out("max_rows", 0.0, "1 or more");
-    if (ampi_learns(t) && (!r->rows || !r->num_rows))
+    if (!t->frozen && (!r->rows || !r->num_rows))
         return ampi_missing(r->rows ? "num_rows" : "rows");
     AMPI_REFUSE(length > INT32_MAX || t->n / length > UINT32_MAX - 2 || r->max_rows > INT32_MAX ||
                     r->max_rows > SIZE_MAX / 64 / length, TOO_LARGE,
@@ -8232,7 +8263,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_des
     if (desc) d = *desc;
     amp_cpu_backend(&b);
     if (d.backend) b = *d.backend;
-    size   = d.num_bytes / 256 * 256 + 256;
+    size   = d.num_bytes ? d.num_bytes / 256 * 256 + 256 : 0;
     result = ampi_session_ok(session, &d, &b);
     if (result == AMP_OK)
         AMPI_IEEE(result = ampi_session_settings(&d, b.functions == &ampi_cpu_functions, &scaler,
@@ -8248,7 +8279,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_des
     session->size = session->top = size;
     session->scaler   = (amp_scaler *)(void *)(memory + size);
     session->autocast = ac;
-    if (d.num_bytes) session->autocast.session = session;
+    session->autocast.session = session;
     session->before = amp_autocast_use(&session->autocast);
     result = ampi_send(&b, session->scaler, &scaler, sizeof scaler);
     if (result != AMP_OK) amp_session_end(session);
@@ -8455,22 +8486,13 @@ AMPI_COLD_END
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
 
-/* The type to which autocast wants g's fp32 operands cast; AMP_F32: none. The policy's tf32 is
-   for products that stay in fp32. */
-static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype *type) {
-    const amp_dtype inputs[2] = {g->a_type, g->b_type};
-    amp_result      result;
-    *type = AMP_F32;
-    if (!ampi_autocast_active(ac)) return AMP_OK;
-    result = amp_autocast_dtype(ac, AMP_OP_GEMM, inputs, 2, type, NULL);
-    if (result == AMP_OK && (g->a_type == AMP_F32 || g->b_type == AMP_F32)) g->tf32 |= ac->tf32;
-    if (!g->k || ampi_is_zero(&g->alpha)) *type = AMP_F32;
-    return result;
+/* The session of an autocast, for its counters and its weight cache; a copy of it has none. */
+static amp_session *ampi_session_of(const amp_autocast *ac) {
+    return ac && ac->session && ac == &ac->session->autocast ? ac->session : NULL;
 }
 
-/* The session whose weight cache products under ac use; a copy of a session's autocast has none. */
-static amp_session *ampi_cached_session(const amp_autocast *ac) {
-    return ac->session && ac == &ac->session->autocast ? ac->session : NULL;
+static int ampi_has_fp32(const amp_gemm_args *g) {
+    return g->a_type == AMP_F32 || g->b_type == AMP_F32;
 }
 
 /* With a cache, or an override by name, small fp32 products stay fp32: casts would take longer.
@@ -8492,10 +8514,7 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
         return 0;
     s->top = s->size; /* copies of what was not added last for one product */
     s->product++;
-    if (ampi_is_small(g)) {
-        s->left_fp32++;
-        return 1;
-    }
+    if (ampi_is_small(g)) return 1;
     for (i = 0; i < 2; i++) {
         const ampi_matrices m = ampi_matrices_of(g, i);
         copy[i] = m.x;
@@ -8537,18 +8556,21 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
             ampi_engine_pairs(type == AMP_BF16, g->m, g->n, g->k) != NULL);
 }
 
-/* Applies the policy to a product. */
+/* Applies the policy to a product. Its tf32 is for those that stay in fp32. */
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
-    amp_autocast    *ac     = (amp_autocast *)context;
-    amp_session     *cached = ampi_cached_session(ac);
-    const int        tf32   = g->tf32;
-    amp_dtype        type;
-    const amp_result result = ampi_gemm_wants(ac, g, &type);
-    if (result != AMP_OK || type == AMP_F32) return result;
-    if (cached)
-        cached->fallbacks += !ampi_gemm_cast(cached, backend, g, type);
-    else if (ampi_rounds(ac, backend, g, type)) g->compute = type;
-    if (g->compute || (g->a_type != AMP_F32 && g->b_type != AMP_F32)) g->tf32 = tf32;
+    amp_autocast   *ac        = (amp_autocast *)context;
+    amp_session    *s         = ampi_session_of(ac);
+    const amp_dtype inputs[2] = {g->a_type, g->b_type};
+    const int       tf32 = g->tf32, on = ampi_autocast_active(ac);
+    amp_dtype       type = AMP_F32;
+    if (on) AMPI_TRY(amp_autocast_dtype(ac, AMP_OP_GEMM, inputs, 2, &type, NULL));
+    if (!ampi_has_fp32(g) || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
+    if (on) g->tf32 |= ac->tf32;
+    if (type != AMP_F32 && s && s->size) s->fallbacks += !ampi_gemm_cast(s, backend, g, type);
+    else if (type != AMP_F32 && ampi_rounds(ac, backend, g, type)) g->compute = type;
+    if (g->compute || !ampi_has_fp32(g)) g->tf32 = tf32;
+    if (s && (g->compute || !ampi_has_fp32(g))) s->rounded++;
+    else if (s) s->left_fp32++;
     return AMP_OK;
 }
 
@@ -8582,22 +8604,23 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     cudaDataType        to      = CUDA_R_32F;
     amp_autocast       *ac      = ampi_autocast_current();
-    amp_session        *cached;
-    amp_dtype           type    = AMP_F32;
+    amp_session        *s       = ampi_session_of(ac);
+    amp_backend         backend;
+    memset(&backend, 0, sizeof backend);
     g.lda      = (size_t)lda;
     g.ldb      = (size_t)ldb;
     g.count    = (size_t)count;
     g.stride_a = (size_t)strideA;
     g.stride_b = (size_t)strideB;
-    if ((m | n | k | lda | ldb) >= 0 && count > 0 && lda < 0x7ffffff8 && ldb < 0x7ffffff8)
-        (void)ampi_gemm_wants(ac, &g, &type);
-    if (type != AMP_F32 && (cached = ampi_cached_session(ac)) != NULL) {
-        amp_backend          backend = cached->backend;
-        const cublasStatus_t status  = cublasGetStream(handle, &backend.stream);
+    if (s && s->size) {
+        cublasStatus_t status;
+        backend = s->backend;
+        status  = cublasGetStream(handle, &backend.stream);
         if (status != CUBLAS_STATUS_SUCCESS) return status;
-        cached->fallbacks += !ampi_gemm_cast(cached, &backend, &g, type);
     }
-    if (g.a_type != AMP_F32) to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    if (ac && (m | n | k | lda | ldb) >= 0 && count > 0 && lda < 0x7ffffff8 && ldb < 0x7ffffff8)
+        (void)ampi_gemm_autocast(ac, &backend, &g);
+    if (g.a_type != AMP_F32) to = g.a_type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
     else if (g.tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
     else if (batch)
         return cublasSgemmStridedBatched(handle, transa, transb, m, n, k, alpha, A, lda, strideA,

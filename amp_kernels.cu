@@ -1958,7 +1958,7 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
                 const uint32_t u = master.get(i);
                 model.put_model<1>(i, &u, control);
             });
-        else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model &&
+        else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model && !slot->frozen &&
                  !ampi_is_coded(&slot->master))
             ampi_map(model, master, s.count, copy,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());

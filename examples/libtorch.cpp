@@ -100,8 +100,7 @@ class FusedAdamW {
         for (auto &p : parameters_) {
             amp_tensor t = {};
             t.n          = (size_t)p.numel();
-            t.weight     = values(p); /* the fp32 master is the parameter itself */
-            t.grad_later = 1;
+            t.weight     = values(p); /* the fp32 master is the parameter itself; step brings grad */
             must(amp_optimizer_add(&state, &t));
         }
         must(amp_optimizer_prepare(&state));

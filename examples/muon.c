@@ -41,7 +41,8 @@ typedef struct net {
 } net;
 
 static void add(net *n, size_t count, float *weight, float *grad, int own) {
-    const amp_tensor t = {.n = count, .weight = weight, .grad = grad, .own = own};
+    const amp_tensor t = {.n = count, .weight = weight, .grad = grad, .frozen = !grad,
+                          .own = own};
     must(amp_optimizer_add(&n->opt, &t));
 }
 

@@ -170,9 +170,9 @@ static bool get(void *f, void *data, size_t n) { return fread(data, 1, n, (FILE 
 static void load_weights(FILE *state, amp_f16 *w1, amp_f16 *w2) {
     const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
                                      .allocator = {counted_malloc, counted_free, NULL}};
-    const amp_tensor layer[2] = { /* named as they were saved; no gradient now, but they had one */
-        {.name = "w1", .n = N1, .model = w1, .model_type = AMP_F16, .grad_later = 1},
-        {.name = "w2", .n = N2, .model = w2, .model_type = AMP_F16, .grad_later = 1}};
+    const amp_tensor layer[2] = { /* named as they were saved; no step is taken, so no gradient */
+        {.name = "w1", .n = N1, .model = w1, .model_type = AMP_F16},
+        {.name = "w2", .n = N2, .model = w2, .model_type = AMP_F16}};
     amp_optimizer opt;
     must(amp_optimizer_init(&opt, &desc));
     for (int i = 0; i < 2; i++) must(amp_optimizer_add(&opt, &layer[i]));

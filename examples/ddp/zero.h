@@ -186,7 +186,7 @@ static inline size_t zero_begin(const zero_tensor *t, int rank, int count) {
 }
 
 /* weight is read in zero_prepare alone; name and storage must live as long as z. lr_scale,
-   weight_decay, no_weight_decay, keep_fp32 and grad_type, that of the gradients, are used, too. */
+   weight_decay, keep_fp32 and grad_type, that of the gradients, are used, too. */
 static inline amp_result zero_add(zero *z, const amp_tensor *tensor) {
     zero_tensor *t = (zero_tensor *)realloc(z->tensors, ((size_t)z->num + 1) * sizeof *t);
     if (!t) return zero_refuse(z, AMP_ERROR_OUT_OF_MEMORY, "no memory for tables");
@@ -198,8 +198,8 @@ static inline amp_result zero_add(zero *z, const amp_tensor *tensor) {
     t->first     = zero_begin(t, z->ranks.rank, z->ranks.count);
     t->own       = zero_begin(t, z->ranks.rank + 1, z->ranks.count) - t->first;
     z->chunks += (tensor->n + ZERO_CHUNK - 1) / ZERO_CHUNK;
-    if (!tensor->rows && !tensor->own) return AMP_OK;
-    return zero_refuse(z, AMP_ERROR_UNSUPPORTED, "a tensor has rows, or is own");
+    if (!tensor->rows && !tensor->own && !tensor->frozen) return AMP_OK;
+    return zero_refuse(z, AMP_ERROR_UNSUPPORTED, "a tensor has rows, or is own or frozen");
 }
 
 static inline void *zero_take(zero *z, size_t num_bytes) {
@@ -244,7 +244,7 @@ static inline amp_result zero_build(zero *z, amp_optimizer *opt, const amp_optim
         s.grad = NULL, s.grad_type = AMP_F32, s.model = NULL, s.model_type = z->desc.dtype;
         if (!s.n) continue;
         if (pool) {
-            s.weight = pool, s.grad_later = 1;
+            s.weight = pool;
             pool += s.n;
             if (s.storage) fp32 = *s.storage, fp32.master = AMP_FORMAT_F32, s.storage = &fp32;
         } else {
@@ -308,7 +308,7 @@ static inline double zero_hash(const zero *z) {
         if (kept) ADD(kept->master), ADD(kept->moments);
         for (const char *p = t ? t->name : NULL; p && *p; p++) ADD(*p);
         if (t) ADD(t->n), ADD(t->grad_type), ADD(t->lr_scale), ADD(t->weight_decay);
-        ADD(t ? t->keep_fp32 : s->disabled), ADD(t && t->no_weight_decay);
+        ADD(t ? t->keep_fp32 : s->disabled);
     }
     return (double)(h >> 32);
 #undef ADD
@@ -438,6 +438,7 @@ static inline amp_result zero_index_file(const char *path, zero_index *x, int sa
     amp_result         result;
     memset(&desc, 0, sizeof desc), memset(&t, 0, sizeof t);
     t.name = "zero.h: index", t.n = sizeof *x / sizeof(float), t.weight = &x->letter;
+    t.frozen = 1;
     amp_optimizer_init(&o, &desc), amp_optimizer_add(&o, &t);
     result = amp_optimizer_prepare(&o);
     if (result == AMP_OK)

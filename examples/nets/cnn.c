@@ -130,8 +130,9 @@ static void add_tensor(net *n, const char *name, size_t count, float mean, float
     t->n         = count;
     t->grad_type = deviation > 0.0f ? n->type : AMP_F32;
     t->weight    = net_alloc(n, STATE, count, AMP_F32);
+    t->frozen    = !moves;
     if (moves) t->grad = net_alloc(n, STATE, count, t->grad_type);
-    if (deviation <= 0.0f) t->keep_fp32 = t->no_weight_decay = 1; /* a norm or a bias */
+    if (deviation <= 0.0f) t->keep_fp32 = 1, t->weight_decay = -1.0f; /* a norm or a bias */
     if (n->o->check && moves) deviation = 0.2f;
     for (size_t j = 0; j < count; j++)
         t->weight[j] = mean + 1.7320508f * deviation * random_uniform(&n->rng);

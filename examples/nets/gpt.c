@@ -174,7 +174,7 @@ static void add_tensor(net *n, int i, beginning b) {
     t->weight    = net_alloc(n, STATE, t->n, AMP_F32);
     t->grad      = net_alloc(n, STATE, t->n, t->grad_type);
     t->own       = is_muons(n->o, i);
-    if (b.deviation <= 0.0f) t->keep_fp32 = t->no_weight_decay = 1; /* a norm or a bias */
+    if (b.deviation <= 0.0f) t->keep_fp32 = 1, t->weight_decay = -1.0f; /* a norm or a bias */
     if (n->o->check) b.deviation = 0.2f;
     for (size_t j = 0; j < t->n; j++) t->weight[j] = random_weight(&b, &n->rng);
     n->num_params += t->n;
@@ -188,7 +188,7 @@ static void add_momentum(net *n, const amp_tensor *of) {
     t->name      = n->names[i];
     t->n         = of->n;
     t->weight    = net_alloc(n, STATE, t->n, AMP_F32);
-    t->keep_fp32 = 1;
+    t->keep_fp32 = t->frozen = 1;
 }
 
 /* A master in fewer bytes was copied when the optimizer was prepared; forward reads its model. */

@@ -145,7 +145,7 @@ static void add_tensor(gpt *n, int i, const beginning *b) {
     sprintf(n->names[i], "%s%s", b->name, part == QKV ? " by heads" : "");
     t->name            = n->names[i];
     t->n               = b->count;
-    t->no_weight_decay = !is_weight;
+    t->weight_decay    = is_weight ? 0.0f : -1.0f; /* -1: none */
     t->keep_fp32       = !is_weight && part != QKV_BIAS && part != UP_BIAS; /* of 16-bit sums */
     t->grad_type       = is_weight && part >= 0 ? n->type : AMP_F32;
     t->weight          = gpt_alloc(n, STATE, t->n, AMP_F32);

@@ -102,7 +102,7 @@ static amp_tensor *add_tensor(net *n, int i, const char *name, size_t count, flo
     t->grad_type = i == PREDICT_BIAS ? AMP_F32 : n->type;
     t->keep_fp32 = i == PREDICT_BIAS; /* it is added to logits, which are fp32 */
     t->weight    = net_alloc(n, STATE, count, AMP_F32);
-    if (deviation <= 0.0f) t->no_weight_decay = 1; /* a bias */
+    if (deviation <= 0.0f) t->weight_decay = -1.0f; /* a bias: none */
     if (n->o->check) deviation = 0.3f;
     for (size_t j = 0; j < count; j++)
         t->weight[j] = 1.7320508f * deviation * random_uniform(&n->rng);

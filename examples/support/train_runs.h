@@ -5,7 +5,7 @@
    train_compare.h), corpus (what is learned), and net, a struct that has at least
 
        amp_dtype      type;
-       amp_tensor     tensor[];    (num_tensors of them; without grad: not trained)
+       amp_tensor     tensor[];    (num_tensors of them; frozen: not trained)
        int            num_tensors;
        amp_optimizer  opt;
        amp_backend    backend;
@@ -174,7 +174,7 @@ static int check_network(const options *o, const corpus *d, const char *name, bo
         net_init(&n, o, d, (amp_dtype)type, 0);
         gradients(&n, 0);
         for (int i = 0; i < n.num_tensors; i++) {
-            if (!n.tensor[i].grad) continue;
+            if (n.tensor[i].frozen) continue;
             amp_tensor here = dense(&n.tensor[i], amp_optimizer_loss_scale(&n.opt));
             if (type == AMP_F32) exact[i] = here;
             for (size_t k = 0; k < here.n; k++) {
