@@ -4815,8 +4815,8 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
         const float     *w = weights ? weights[i] : NULL;
         if (grads && grads[i]) e[i].tensor.grad = grads[i];
         if (s->frozen && s->model && w && w != s->master.data && !ampi_is_coded(&s->master))
-            AMPI_TRY(ampi_cast_on(&opt->backend, s->model, s->model_type, w, AMP_F32,
-                                  (size_t)s->n));
+            AMPI_TRY(ampi_captured(ampi_cast_on(&opt->backend, s->model, s->model_type, w, AMP_F32,
+                                                (size_t)s->n)));
     }
     ampi_bind_slots(plan->host_slots + first, count, weights, grads);
     ampi_count_grads(opt);

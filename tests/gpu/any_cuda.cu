@@ -312,7 +312,7 @@ static void add_tensors(training *r) {
         x.t.lr_scale     = i == 1 ? 0.5f : 0.0f;
         x.t.weight_decay = i == 2 ? 0.25f : 0.0f;
         x.t.keep_fp32    = i == 0;
-        if (i == 4) x.t.grad = NULL; /* frozen */
+        x.t.frozen       = i == 4;
     }
 }
 
@@ -512,7 +512,7 @@ static void tell_step(training *r) {
         const void    *master = amp_optimizer_master(&r->opt, i);
         const void    *model  = amp_optimizer_model(&r->opt, i);
         const bool     wide   = r->has(WIDE) || r->of.copy == AMP_F32;
-        if (!x.t.grad) continue;
+        if (x.t.frozen) continue;
         MUST(amp_optimizer_stats(&r->opt, i, &g));
         NUMBER(g, nonfinite, i), NUMBER(g, nan, i), NUMBER(g, first_nonfinite, i);
         NUMBER(g, zeros, i), NUMBER(g, max_finite, i), NUMBER(g, bad_row, i);
@@ -529,7 +529,7 @@ static void end(training *r) {
     for (int i = 0; i < (int)r->tensors.size(); i++) {
         const tensor      &x = r->tensors[(size_t)i];
         std::vector<float> first(x.n + 1), second(x.n + 1);
-        if (!x.t.grad || x.t.own || !m) continue;
+        if (x.t.frozen || x.t.own || !m) continue;
         MUST(amp_optimizer_moments(&r->opt, i, first.data(), v ? second.data() : NULL));
         tell("first moments", i, 4, first.data(), x.n);
         tell("second moments", i, 4, second.data(), x.n);

@@ -351,7 +351,7 @@ typedef struct m_tensor {
     int         n, at;         /* elements; of all numbers, where its own begin               */
     int         values, first; /* of its gradient as it comes, and where these begin          */
     int         own_weight;    /* brought in add                                              */
-    int         learns, has_grad, grad_type;
+    int         frozen, given, has_grad, grad_type; /* given: a gradient, or that it has none    */
     int         own;           /* the user's optimizer changes it, beside a fused kind        */
     int         has_model, model_type;
     int         length, most;  /* of rows; 0: a gradient of all elements                      */
@@ -410,6 +410,10 @@ static m_scaler *m_scaler_of(m_optimizer *m, m_scaler *shared) {
     return m->shared ? shared : &m->own;
 }
 
+/* 0 is the default, and a negative number exactly 0. */
+static f64 m_or(f64 x, f64 otherwise) { return !(x << 1) ? otherwise : x >> 63 ? 0 : x; }
+static f32 m_or32(f32 x, f32 otherwise) { return !(x << 1) ? otherwise : x >> 31 ? 0 : x; }
+
 static void m_init(m_optimizer *m, const amp_optimizer_desc *d) {
     memset(m, 0, sizeof *m);
     m->initialized = 1;
@@ -419,12 +423,12 @@ static void m_init(m_optimizer *m, const amp_optimizer_desc *d) {
     m->in_place  = d->unscale_in_place;
     m->shared    = d->shared_scaler != NULL;
     m->nesterov  = d->nesterov != 0;
-    m->beta1     = bits64(d->beta1 > 0 ? d->beta1 : 0.9);
-    m->beta2     = bits64(d->beta2 > 0 ? d->beta2 : m->kind == AMP_KIND_LION ? 0.99 : 0.999);
+    m->beta1     = m_or(bits64(d->beta1), bits64(0.9));
+    m->beta2     = m_or(bits64(d->beta2), bits64(m->kind == AMP_KIND_LION ? 0.99 : 0.999));
     m->eps       = narrow(bits64(d->eps > 0 ? d->eps : 1e-8));
     m->momentum  = narrow(bits64(d->momentum));
     m->max_norm  = bits32(d->max_norm);
-    m->decay     = bits32(d->weight_decay);
+    m->decay     = m_or32(bits32(d->weight_decay), 0);
     m->seed      = d->seed;
     m->moments   = m->kind == AMP_KIND_ADAMW ? 2 : m->kind == AMP_KIND_LION ||
                    (m->kind == AMP_KIND_SGD && m->momentum) ? 1 : 0;
@@ -462,7 +466,7 @@ static int m_yours(const m_optimizer *m, const m_tensor *t) {
     return m->kind == (int)AMP_KIND_OWN || t->own;
 }
 static int m_has(const m_optimizer *m, const m_tensor *t) {
-    return t->own ? 0 : t->learns * m->moments;
+    return t->own || t->frozen ? 0 : m->moments;
 }
 
 /* A tensor, but for its numbers. */
@@ -478,20 +482,17 @@ static m_tensor *m_add(m_optimizer *m, const amp_tensor *a) {
     t->at         = m->elements;
     t->first      = m->num_values;
     t->own_weight = a->weight != NULL;
-    t->learns     = a->grad != NULL || a->grad_later;
-    t->has_grad   = a->grad != NULL;
+    t->frozen     = a->frozen != 0;
+    t->given      = t->has_grad = a->grad && !t->frozen;
     t->grad_type  = (int)a->grad_type;
     t->has_model  = a->model ? !same : m->dtype != (int)AMP_F32 && !a->keep_fp32;
     t->model_type = a->model ? (int)a->model_type : a->keep_fp32 ? (int)AMP_F32 : m->dtype;
     t->own        = a->own && m->kind != (int)AMP_KIND_OWN;
     t->storage    = a->storage ? *a->storage : m->storage;
     if (a->own || (a->keep_fp32 && !kept)) t->storage = fp32;
-    t->lr_scale   = bits32(a->lr_scale);
-    if (!t->lr_scale) t->lr_scale = ONE;
-    t->decay = bits32(a->weight_decay);
-    if (!t->decay && !a->rows) t->decay = m->decay;
-    if (a->no_weight_decay) t->decay = 0;
-    if (a->rows && t->learns)
+    t->lr_scale   = m_or32(bits32(a->lr_scale), ONE);
+    t->decay      = m_or32(bits32(a->weight_decay), a->rows ? 0 : m->decay);
+    if (a->rows && !t->frozen)
         t->length = (int)a->rows->row_length, t->most = (int)a->rows->max_rows;
     t->values = t->length ? t->length * t->most : t->n;
     most = t->length && t->values < (t->n ? t->n : t->length) ? t->values : t->n ? t->n : t->length;
@@ -520,6 +521,7 @@ static amp_result m_can_step(const m_optimizer *m, int fused) {
     if (ready != AMP_OK) return ready;
     if (fused == (m->kind == (int)AMP_KIND_OWN || m_owns(m))) return AMP_ERROR_UNSUPPORTED;
     for (i = 0; i < m->num; i++) {
+        if (m->t[i].n && !m->t[i].frozen && !m->t[i].given) return AMP_ERROR_BAD_STATE;
         weights += m->t[i].n != 0;
         grads += m->t[i].n && m->t[i].has_grad;
     }
@@ -810,7 +812,8 @@ static void m_update(m_optimizer *m) {
     int i, k, j;
     for (i = 0; i < m->num && !m->skip; i++) {
         m_tensor *t     = &m->t[i];
-        const int count = t->length ? t->touched * t->length : t->own || t->has_grad ? t->n : 0;
+        const int count = t->length ? t->touched * t->length
+                          : (t->own && !t->frozen) || t->has_grad ? t->n : 0;
         for (j = 0; j < count; j++) {
             const f32 g = t->length ? m->sums[t->first + j] : m->grad[t->first + j];
             k = t->length ? (int)m->unique[t->first + j / t->length] * t->length + j % t->length
@@ -888,7 +891,7 @@ static amp_result m_end_step(m_optimizer *m, m_scaler *s) {
     if (m_owns(m)) m_update(m);
     else
         for (i = 0; i < m->num && !m->skip; i++)
-            for (k = 0; k < m->t[i].n; k++) m_write_counted(m, &m->t[i], k);
+            for (k = 0; k < m->t[i].n && !m->t[i].frozen; k++) m_write_counted(m, &m->t[i], k);
     m_publish(m, s);
     m->open = 0;
     return pending;

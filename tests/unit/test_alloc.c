@@ -340,7 +340,7 @@ TEST(too_large, "law 11: sizes that do not fit size_t are AMP_ERROR_TOO_LARGE, n
         for (i = 0; i < count; i++) {
             t      = tensor_at(0);
             t.n    = most; /* is never touched: there is no memory for its copy */
-            t.grad = NULL;
+            t.frozen = 1;
             CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
         }
         the_heap.largest = 0;
@@ -362,7 +362,7 @@ static amp_result prepare_huge(size_t n, int own_model) {
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     for (i = 0; i < 60; i++) {
         amp_tensor t = tensor_at(0);
-        t.grad       = NULL;
+        t.frozen     = 1;
         t.n          = i == 15 ? n : SIZE_MAX / 64;
         if (i > 15 && own_model) t.model = weights;
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);

@@ -800,8 +800,14 @@ static void product_by_hand(amp_dtype type) {
 }
 
 static void product_check(int line, amp_dtype type) {
-    const amp_result result = product_run();
+    const int        reads   = fabsf(p.alpha) > 0.0f; /* A and B */
+    const int        counts  = reads && current() == &session.autocast && (p.a_type == AMP_F32 || p.b_type == AMP_F32);
+    const uint64_t   rounded = session.rounded + (uint64_t)(counts && type != AMP_F32);
+    const uint64_t   left    = session.left_fp32 + (uint64_t)(counts && type == AMP_F32);
+    const amp_result result  = product_run();
     if (result != AMP_OK) test_fail(__FILE__, line, "amp_gemm", amp_result_string(result));
+    if (session.rounded != rounded || session.left_fp32 != left)
+        test_fail(__FILE__, line, "one product of fp32 is counted as rounded, or left in fp32", "");
     product_by_hand(type);
     if (memcmp(p.c[0], p.c[1], p.m * p.ldc * size_of(p.c_type)) != 0)
         test_fail(__FILE__, line, "amp_gemm in the scope == amp_gemm on cast operands", "");
@@ -1009,6 +1015,34 @@ static amp_gemm_args large_make(size_t m, size_t n, size_t k, amp_dtype a_type, 
     return g;
 }
 
+TEST(counted, "manual: a session without a cache counts what it rounds and what it leaves in fp32, also where its scope is off; "
+              "what another thread multiplies, and what sets compute, is not its own") {
+    static float   x[64 * 64], w[64 * 64], y[64 * 64];
+    amp_capability cpu;
+    size_t         i;
+    for (i = 0; i < COUNT_OF(tier_names); i++) {
+        if (amp_cpu_force_tier(tier_names[i]) != AMP_OK) continue;
+        OK(amp_capability_of(0, 0, &cpu));
+        OK(start(&session, NULL, 0, NULL, NULL));
+        OK(amp_autocast_override(&session.autocast, "bf16", NULL));
+        OK(amp_matmul(y, x, w, 64, 64, 64, AMP_F32));
+        CHECK(session.rounded == (uint64_t)cpu.bf16 && session.left_fp32 == (uint64_t)!cpu.bf16);
+        OK(amp_matmul(y, x, w, 8, 8, 8, AMP_F32)); /* small */
+        OK(amp_matmul(y, x, w, 64, 64, 64, AMP_BF16));
+        OK(amp_matmul(y, x, w, 0, 64, 64, AMP_F32));
+        CHECK(session.rounded == (uint64_t)cpu.bf16 && session.left_fp32 == 1 + (uint64_t)!cpu.bf16);
+        OK(amp_autocast_override(&session.autocast, "off", NULL));
+        OK(amp_linear(y, x, w, NULL, 64, 64, 64, AMP_F32));
+        CHECK(session.rounded == (uint64_t)cpu.bf16 && session.left_fp32 == 2 + (uint64_t)!cpu.bf16);
+        amp_autocast_use(NULL); /* what another thread has */
+        OK(amp_linear(y, x, w, NULL, 64, 64, 64, AMP_F32));
+        CHECK(session.rounded == (uint64_t)cpu.bf16 && session.left_fp32 == 2 + (uint64_t)!cpu.bf16);
+        COUNTS(0, 0, 0, 0);
+        amp_session_end(&session);
+    }
+    OK(amp_cpu_force_tier(NULL));
+}
+
 TEST(gemm_where_faster, "manual: in a scope without a cache nothing is rounded where that is no faster: a matrix times "
                         "a vector; bf16 where n k is below 2^10; fp16 where m n k is below 2^17, where m or n is 16 or "
                         "less, and beside an operand of fp16 where k is below 32") {
@@ -1040,6 +1074,7 @@ TEST(gemm_where_faster, "manual: in a scope without a cache nothing is rounded w
                                     pays_in_tier(low) ? low : AMP_F32;
                         OK(amp_gemm(NULL, &g));
                         CHECK_MEM(large.c[0], large.c[1], m * n * size_of(g.c_type));
+                        CHECK(session.rounded == (g.compute != 0) && session.left_fp32 == !g.compute);
                         g.compute = g.compute ? AMP_F32 : low; /* and the other has other bits */
                         OK(amp_gemm(NULL, &g));
                         CHECK(c16 || memcmp(large.c[0], large.c[1], m * n * 4) != 0);
@@ -1176,7 +1211,7 @@ TEST(gemm_types, "an operand that is half already stays; another half than the s
         OK(gemm_one(NULL, 0, 0, 5, 0, 3, 1.0f, p.a, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f, NULL,
                     AMP_F32, 0));
         COUNTS(0, 0, 0, 0);
-        CHECK_EQ_U64(session.left_fp32, 0); /* nor would casts take long: there are none */
+        CHECK(!session.left_fp32 && !session.rounded); /* nor is there what could be rounded */
         end();
     }
 }
@@ -1199,7 +1234,8 @@ TEST(gemm_no_room, "manual: where there is no room the product stays in fp32, bi
     product_make(0, 80, 31, 33, 0, AMP_F32); /* n k is 1023: not worth a cast */
     SAME_AS(AMP_F32);
     COUNTS(0, 0, 5, 2); /* what more room would mend, */
-    CHECK_EQ_U64(session.left_fp32, 1); /* and what is so by design */
+    CHECK_EQ_U64(session.left_fp32, 3); /* and beside these what is so by design */
+    CHECK_EQ_U64(session.rounded, 2);
     end();
 }
 
@@ -1464,7 +1500,7 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     amp_session_end(&session);
     CHECK(current() == NULL && session.scaler == NULL);
     OK(start(&session, NULL, 0, NULL, &desc)); /* without a cache: products round by themselves */
-    CHECK(current() == &session.autocast && session.autocast.session == NULL);
+    CHECK(current() == &session.autocast && session.autocast.session == &session);
     CHECK_EQ_F32(session.scaler->scale, 8.0f);
     amp_session_end(&session);
     OK(amp_capability_of(0, 0, &cpu));
@@ -1817,6 +1853,7 @@ int main(int argc, char **argv) {
     RUN(gemm_copy);
     RUN(gemm_policy);
     RUN(gemm_without_cache);
+    RUN(counted);
     RUN(gemm_where_faster);
     RUN(gemm_tf32);
     RUN(gemm_types);

@@ -330,7 +330,7 @@ struct shape { /* of one tensor */
     size_t    n;
     amp_dtype grad_type, model_type;
     int       weight, grad, model; /* which arrays are given */
-    int       keep_fp32, no_weight_decay, own;
+    int       keep_fp32, own;
     uint64_t  key, first;
     float     lr_scale, weight_decay;
     const amp_storage *storage;
@@ -426,7 +426,7 @@ static amp_tensor tensor_of(const twins *t, int i, int side) {
     x.model_type      = s->model_type;
     x.lr_scale        = s->lr_scale;
     x.weight_decay    = s->weight_decay;
-    x.no_weight_decay = s->no_weight_decay;
+    x.frozen          = !s->grad;
     x.keep_fp32       = s->keep_fp32;
     x.own             = s->own;
     x.key             = s->key;
@@ -447,6 +447,7 @@ static amp_result add_tensors(twins *t, int side) {
             parts[i].lr_scale = t->s.tensors[i].lr_scale;
             parts[i].keep_fp32 = t->s.tensors[i].keep_fp32;
             parts[i].own = t->s.tensors[i].own;
+            parts[i].frozen = !t->s.tensors[i].grad;
             whole.n += parts[i].n;
         }
         return amp_optimizer_add_flat(&t->opt[side], &whole, parts, (size_t)t->s.count);
@@ -839,7 +840,7 @@ static shape any_shape(const amp_optimizer_desc *d, size_t n, int grad_type, dic
     x.weight          = 1;
     x.lr_scale        = r.of(scales);
     x.weight_decay    = r.one_in(4) ? 0.02f : 0.0f;
-    x.no_weight_decay = r.one_in(6);
+    if (r.one_in(6)) x.weight_decay = -1.0f; /* none */
     x.model           = r.one_in(3);
     x.model_type      = (amp_dtype)r.below(3);
     if (x.model && r.one_in(3)) x.weight = 0;
@@ -1121,7 +1122,7 @@ TEST(moments_at_ends, "law 7: AdamW with gradients of 0: m, v and master are any
             base.tensors[0]           = any_shape(&base.desc, N - (size_t)decays, type, r);
             base.tensors[0].weight    = base.tensors[0].grad = 1;
             base.tensors[0].lr_scale  = base.tensors[0].weight_decay = 0.0f;
-            base.tensors[0].keep_fp32 = base.tensors[0].no_weight_decay = base.tensors[0].model = 0;
+            base.tensors[0].keep_fp32 = base.tensors[0].model = 0;
             CHECK(start(t, &base, r));
             fill(at(t, t->grad[0], CPU), type, base.tensors[0].n, ZEROS, r);
             upload(t->blocks[1].device, t->blocks[1].host, t->blocks[1].size);
@@ -1998,9 +1999,8 @@ TEST(rebind_all, "law 7: 1000 tensors whose gradients move, come late and stay a
             for (size_t i = 0; i < COUNT; i++) {
                 amp_tensor x;
                 memset(&x, 0, sizeof x);
-                x.n          = N;
-                x.weight     = (float *)device[side] + i * N;
-                x.grad_later = 1;
+                x.n      = N;
+                x.weight = (float *)device[side] + i * N;
                 OK(amp_optimizer_add(&opt[side], &x));
             }
             OK(prepare_scaled(&opt[side]));
@@ -2008,7 +2008,7 @@ TEST(rebind_all, "law 7: 1000 tensors whose gradients move, come late and stay a
         for (int step = 0; step < 4; step++) {
             for (size_t i = 0; i < COUNT; i++) {
                 const bool  stays_away = r.one_in(5);
-                void *const none_now   = r.one_in(3) ? NULL : AMP_NO_GRAD; /* NULL: that of before */
+                void *const none_now   = r.one_in(3) && step ? NULL : AMP_NO_GRAD; /* NULL: that of before */
                 for (int side = CPU; side <= DEV; side++)
                     grads[side][i] = stays_away ? none_now
                                    : (float *)device[side] + (COUNT + (i + (size_t)step) % COUNT) * N;
@@ -2042,6 +2042,80 @@ TEST(rebind_all, "law 7: 1000 tensors whose gradients move, come late and stay a
         amp_optimizer_free(&opt[DEV]);
         free(host);
         CUDA(cudaFree(device[DEV]));
+    }
+}
+
+TEST(frozen, "manual: steps of no kind write a frozen tensor's copy, or read its gradient; a rebind that moves it writes it, "
+             "without waiting; a gradient that was not given is told before a kernel is launched") {
+    enum { N = 5000 };
+    static const uint32_t infinity = 0x7f800000u;
+    for (unsigned way = 0; way < 3; way++) { /* your own optimizer; a fused one; own tensors beside it */
+        amp_optimizer_desc d;
+        amp_optimizer      opt;
+        amp_tensor         x;
+        amp_backend        gpu;
+        static float       w[3 * N], g[N];
+        float             *const at = (float *)(void *)on_device(12 * N), *const grad = (float *)(void *)on_device(4 * N);
+        const auto         copy_is  = [&](int i, float wanted) {
+            const amp_f16 *h = (const amp_f16 *)from_device(amp_optimizer_model(&opt, i), 2 * N);
+            for (size_t k = 0; k < N; k++)
+                if (h[k].bits != amp_f32_to_f16(wanted).bits) return false;
+            return true;
+        };
+        for (size_t k = 0; k < 3 * N; k++) w[k] = 1.0f;
+        for (size_t k = 0; k < N; k++) g[k] = 0.5f;
+        memcpy(&g[9], &infinity, 4); /* which only a frozen tensor has */
+        upload(at, w, 12 * N);
+        upload(grad, g, 4 * N);
+        OK(amp_cuda_backend(&gpu, main_stream, NULL));
+        memset(&d, 0, sizeof d);
+        d.backend = &gpu, d.dtype = AMP_F16, d.scaler.preset = AMP_PRESET_NONE;
+        d.kind = way ? AMP_KIND_ADAMW : AMP_KIND_OWN;
+        OK(amp_optimizer_init(&opt, &d));
+        for (int i = 0; i < 2; i++) {
+            memset(&x, 0, sizeof x);
+            x.n = N, x.weight = at + i * N, x.frozen = i == 0, x.own = way == 2;
+            if (i == 0) x.grad = grad;
+            OK(amp_optimizer_add(&opt, &x));
+        }
+        OK(amp_optimizer_prepare(&opt));
+        OK(amp_optimizer_set_lr(&opt, 0.125f));
+#ifdef CUDA_EMU_H
+        memset(&emu_count, 0, sizeof emu_count);
+#endif
+        CHECK_EQ_INT(way == 1 ? amp_optimizer_step_graph(&opt) : amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE);
+#ifdef CUDA_EMU_H
+        CHECK_EQ_U64(emu_count.launches, 0);
+#endif
+        g[9] = 0.5f;
+        float *const mine = (float *)(void *)on_device(4 * N);
+        upload(mine, g, 4 * N);
+        OK(amp_optimizer_rebind(&opt, 1, NULL, mine));
+        for (size_t k = 0; k < 2 * N; k++) w[k] = 3.0f; /* by somebody else */
+        upload(at, w, 8 * N);
+        if (way == 1) OK(amp_optimizer_step(&opt, 0.125f));
+        else {
+            CHECK(amp_optimizer_begin_step(&opt));
+            OK(amp_optimizer_end_step(&opt));
+            CHECK(copy_is(1, 3.0f));
+        }
+        CHECK(copy_is(0, 1.0f) && !copy_is(1, 1.0f));
+        for (size_t k = 2 * N; k < 3 * N; k++) w[k] = 5.0f;
+        upload(at, w, 12 * N);
+#ifdef CUDA_EMU_H
+        memset(&emu_count, 0, sizeof emu_count);
+#endif
+        OK(amp_optimizer_rebind(&opt, 0, at + 2 * N, NULL));
+#ifdef CUDA_EMU_H
+        CHECK_EQ_U64(emu_count.synchronisations, 0);
+#endif
+        CHECK(copy_is(0, 5.0f));
+        OK(amp_optimizer_refresh(&opt));
+        CHECK(copy_is(0, 5.0f));
+        amp_optimizer_free(&opt);
+        CUDA(cudaFree(at));
+        CUDA(cudaFree(grad));
+        CUDA(cudaFree(mine));
     }
 }
 
@@ -3872,6 +3946,7 @@ int main(int argc, char **argv) {
     RUN(other_stream);
     RUN(rebind);
     RUN(rebind_all);
+    RUN(frozen);
     RUN(refresh);
     RUN(casts);
     RUN(cast_rows);

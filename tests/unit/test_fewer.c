@@ -1070,7 +1070,7 @@ TEST(spent_weights, "manual: a weight that prepare has copied and no step writes
             amp_tensor         t;
             memset(&t, 0, sizeof t);
             for (i = 0; i <= n; i++) weight[i] = 0.5f;
-            t.n = n, t.weight = weight, t.grad_later = 1;
+            t.n = n, t.weight = weight;
             OK(amp_optimizer_init(&opt, &d));
             OK(amp_optimizer_add(&opt, &t));
             t.n = 3, t.weight = kept, t.grad = grad, t.keep_fp32 = 1;

@@ -127,7 +127,7 @@ static struct {
     saved       saves[FILES];
     struct {              /* a session, as the model has it */
         int      runs;
-        uint64_t hits, misses, transients;
+        uint64_t rounded, hits, misses, transients;
         int      num;
         struct { const float *base; int has_copy; f32 copy[32]; } added[8];
     } session;
@@ -263,6 +263,7 @@ static void fails(operation op) {
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
         }
     else observe();
+    if (op == ADD || op == FLAT) b->opt.refused = w.m.refused; /* prepare would say this */
     (void)amp_cpu_backend(NULL); /* OLDER */
     b->result = perform(op, b);
     if (was == AMP_OK || (was != error && was != b->result)) /* what fails without it may fail so */
@@ -538,7 +539,7 @@ static void call_free(void) {
 
 /* What the sequence is about, and what this call changes of it. */
 static void some_desc(amp_optimizer_desc *d, amp_report_desc *report, amp_storage *storage) {
-    static const double betas[] = {0, 0.5, 0.9, 0.999};
+    static const double betas[] = {0, 0.5, 0.9, 0.999, -0.5};
     const uint64_t own = rng;
     memset(d, 0, sizeof *d), memset(report, 0, sizeof *report);
     rng     = w.shape;
@@ -559,10 +560,10 @@ static void some_desc(amp_optimizer_desc *d, amp_report_desc *report, amp_storag
     if (chance(20) && d->dtype != AMP_BF16) d->dtype = (amp_dtype)below(3);
     if (chance(30)) d->report = d->report ? NULL : report;
     report->every    = (int)below(3);
-    d->beta1         = betas[below(3)];
-    d->beta2         = betas[below(4)];
+    d->beta1         = betas[one_in(5) ? 4 : below(3)];
+    d->beta2         = betas[one_in(5) ? 4 : below(4)];
     d->eps           = one_in(3) ? 0.001 : 0.0;
-    d->weight_decay  = one_in(2) ? 0.125f * (float)below(3) : 0.0f;
+    d->weight_decay  = one_in(2) ? 0.125f * (float)below(4) - 0.125f : 0.0f;
     d->max_norm      = one_in(3) ? 0.5f * (float)below(4) : 0.0f;
     if (d->momentum > 0 && chance(20)) d->nesterov = !d->nesterov;
     if (d->momentum > 0 && chance(20)) d->momentum = 0.625;
@@ -603,10 +604,10 @@ static amp_result spoil_desc(amp_optimizer_desc *d) {
     case 1: d->kind = (amp_kind)4; return AMP_ERROR_INVALID_ENUM;
     case 2: d->scaler.preset = (amp_preset)17; return AMP_ERROR_INVALID_ENUM;
     case 3: d->beta1 = 1.0; return AMP_ERROR_INVALID_CONFIG;
-    case 4: d->beta2 = -0.5; return AMP_ERROR_INVALID_CONFIG;
+    case 4: d->eps = -0.5; return AMP_ERROR_INVALID_CONFIG;
     case 5: d->nesterov = 1, d->momentum = 0; return AMP_ERROR_INVALID_CONFIG;
     case 6: memcpy(&d->max_norm, &nan, 4); return AMP_ERROR_INVALID_CONFIG;
-    case 7: d->weight_decay = -1.0f; return AMP_ERROR_INVALID_CONFIG;
+    case 7: memcpy(&d->weight_decay, &nan, 4); return AMP_ERROR_INVALID_CONFIG;
     case 8: d->allocator.release_fn = NULL; return AMP_ERROR_INVALID_ARGUMENT;
     case 9: d->scaler.growth_factor = 0.5; return AMP_ERROR_INVALID_CONFIG;
     case 10: d->storage = &none; return AMP_ERROR_INVALID_CONFIG;
@@ -676,6 +677,7 @@ static amp_tensor some_tensor(int place, int odd, amp_rows *rows, amp_storage *s
     t.model_type = w.m.storage.master != AMP_FORMAT_F32 ? AMP_BF16 : (amp_dtype)below(3);
     t.keep_fp32 = chance(15);
     if (t.keep_fp32 || (t.model && t.model == (void *)t.weight && chance(90))) t.model_type = AMP_F32;
+    t.frozen = chance(t.grad ? 5 : 60);
     t.own = chance((w.shape >> 12 & 3) == 0 ? 50 : 0); /* of every fourth sequence */
     if (w.m.kind != (int)AMP_KIND_OWN && (!t.own || chance(5)) &&
         !(w.m.kind == (int)AMP_KIND_SGD && w.m.moments) && chance(25)) {
@@ -687,10 +689,9 @@ static amp_tensor some_tensor(int place, int odd, amp_rows *rows, amp_storage *s
     *storage = storages[below(STORAGES)];
     if (w.m.kind != (int)AMP_KIND_OWN && chance(10)) t.storage = storage;
     rng = own;
-    if (!t.grad && chance(30)) t.grad_later = 1;
-    if (chance(20)) t.lr_scale = 0.5f * (float)below(4);
-    if (chance(20)) t.weight_decay = 0.25f * (float)below(3);
-    t.no_weight_decay = chance(10);
+    if (chance(5)) t.frozen = !t.frozen;
+    if (chance(20)) t.lr_scale = 0.5f * (float)below(5) - 0.5f;
+    if (chance(30)) t.weight_decay = 0.25f * (float)below(4) - 0.25f;
     if (t.n > 40 && w.m.num > 5) t.n = t.rows ? 0 : 2;
     return t;
 }
@@ -711,7 +712,7 @@ static amp_result may_add(const amp_tensor *t, int flat) {
     if ((unsigned)t->grad_type > 2u || (t->model && (unsigned)t->model_type > 2u))
         return AMP_ERROR_INVALID_ENUM;
     if (t->n && !t->weight && !t->model) return AMP_ERROR_INVALID_ARGUMENT;
-    if (m_bad_rate(t->lr_scale) || m_bad_rate(t->weight_decay)) return AMP_ERROR_INVALID_CONFIG;
+    if (odd32(bits32(t->lr_scale)) || odd32(bits32(t->weight_decay))) return AMP_ERROR_INVALID_CONFIG;
     if (t->model && t->model_type != AMP_F32 && (t->keep_fp32 || t->model == (void *)t->weight))
         return AMP_ERROR_INVALID_CONFIG;
     if (t->own && t->rows) return AMP_ERROR_UNSUPPORTED;
@@ -733,7 +734,7 @@ static void spoil_tensor(amp_tensor *t, amp_rows *rows) {
     case 0: t->grad_type = (amp_dtype)7; break;
     case 1: t->weight = NULL, t->model = NULL, t->n = 3, t->rows = NULL; break;
     case 2: memcpy(&t->lr_scale, &nan, 4); break;
-    case 3: t->weight_decay = -1.0f; break;
+    case 3: memcpy(&t->weight_decay, &nan, 4); break;
     case 4: t->model = t, t->model_type = AMP_F16, t->keep_fp32 = 1; break;
     default: t->rows = rows, rows->row_length = 2, rows->max_rows = 0; t->n = 4;
     }
@@ -769,11 +770,11 @@ static void fill_tensor(int i, const amp_tensor *t) {
 static amp_tensor with_arrays(int k, int i, const amp_tensor *t, amp_rows *rows) {
     body        *b = &w.bodies[k];
     amp_tensor   x = *t;
-    const size_t values = t->rows ? rows->row_length * rows->max_rows : t->n;
+    const size_t values = t->rows && !t->frozen ? rows->row_length * rows->max_rows : t->n;
     const int    odd = (int)(w.shape >> 7 & 1);
     b->rows[i] = b->num_rows[i] = NULL;
     if (t->weight) x.weight = (float *)array_of(t->n, 4, odd);
-    if (t->grad || t->grad_later) b->grad[i] = array_of(values, size_of(t->grad_type), odd);
+    if (t->grad || !t->frozen) b->grad[i] = array_of(values, size_of(t->grad_type), odd);
     else b->grad[i] = NULL;
     if (t->grad) x.grad = b->grad[i];
     if (t->model)
@@ -802,7 +803,7 @@ static void add_tensor(const amp_tensor *t, amp_rows *of, amp_result expected, i
     int             k;
     say("add%s n %d%s%s%s grad type %d model type %d rows of %d, at most %d, storage %d",
         t->own ? " own" : "", (int)t->n, t->weight ? " weight" : "", t->model ? " model" : "",
-        t->grad ? (overlaps ? " grad of the last" : " grad") : t->grad_later ? " grad_later" : "",
+        t->frozen ? " frozen" : t->grad ? (overlaps ? " grad of the last" : " grad") : "",
         (int)t->grad_type, (int)t->model_type, t->rows ? (int)of->row_length : 0,
         t->rows ? (int)of->max_rows : 0,
         t->storage ? (int)t->storage->master * 8 + (int)t->storage->moments : -1);
@@ -834,15 +835,15 @@ static void call_add(int illegal) {
     values = t.rows ? rows.row_length * rows.max_rows : t.n;
     if (!has_room(values) || !has_room(t.n)) return;
     if (expected == AMP_OK) expected = may_add(&t, 0);
-    overlaps = one_in(60) && expected == AMP_OK && w.m.num && t.grad && values &&
+    overlaps = one_in(60) && expected == AMP_OK && w.m.num && t.grad && !t.frozen && values &&
                w.m.t[w.m.num - 1].has_grad && w.m.t[w.m.num - 1].values;
     add_tensor(&t, &rows, expected, overlaps);
 }
 
-/* A tensor of an array: own and keep_fp32 are whole's, too. */
+/* A tensor of an array: own, frozen and keep_fp32 are whole's, too. */
 static amp_tensor part_of(const amp_tensor *whole, const amp_tensor *part) {
     amp_tensor t = *part;
-    t.weight = whole->weight, t.grad = whole->grad, t.grad_later = whole->grad_later;
+    t.weight = whole->weight, t.grad = whole->grad, t.frozen = part->frozen || whole->frozen;
     t.grad_type = whole->grad_type, t.own = part->own || whole->own;
     t.keep_fp32 = part->keep_fp32 || whole->keep_fp32;
     return t;
@@ -866,9 +867,7 @@ static void call_flat(int illegal) {
     }
     if (w.m.num + count > MAX_T || !has_room(whole.n)) return;
     say("add_flat of %d, n %d%s%s", count, (int)whole.n,
-        whole.grad         ? " grad"
-        : whole.grad_later ? " grad_later"
-                           : "",
+        whole.frozen ? " frozen" : whole.grad ? " grad" : "",
         illegal ? " and 1" : "");
     whole.n += (size_t)(illegal != 0);
     if (expected == AMP_OK) expected = may_add(&whole, 1);
@@ -1098,7 +1097,7 @@ static void call_all_moments(void) {
 static amp_result may_bind(int i, int weight, int grad) {
     const m_tensor *t = &w.m.t[i];
     if (weight && !t->own_weight && !m_coded(t)) return AMP_ERROR_UNSUPPORTED;
-    return grad == 1 && !t->learns ? AMP_ERROR_UNSUPPORTED : AMP_OK;
+    return grad == 1 && t->frozen ? AMP_ERROR_UNSUPPORTED : AMP_OK;
 }
 /* New arrays for tensor i, in place slot of the job. */
 static void new_arrays(int slot, int i, int weight, int grad) {
@@ -1131,7 +1130,8 @@ static void bound(int slot, int i, int weight, int grad) {
         w.m.w[t->at + k] = value_at(job.weights[0][slot], AMP_F32, k);
     w.changed |= weight;
     if (weight && m_coded(t)) t->brought = 1;
-    if (grad) t->has_grad = grad == 1;
+    for (k = 0; k < t->n && weight && t->frozen && !m_coded(t); k++) m_write_model(&w.m, t, k);
+    if (grad) t->given = 1, t->has_grad = grad == 1;
 }
 
 static void call_rebind(void) {
@@ -1150,17 +1150,17 @@ static void call_rebind(void) {
     bound(0, i, weight, grad);
 }
 
-/* Of some tensors, or of all that may. */
+/* Of some tensors, or of all that may; or (2) gradients of those that still need one. */
 static void call_rebind_all(int all) {
     const int  safe = all || !one_in(3);
     int        weights[MAX_T], grads[MAX_T], i;
     amp_result expected = m_ready(&w.m, BETWEEN);
-    job.all_weights = all || one_in(2), job.all_grads = !all && one_in(2);
+    job.all_weights = all == 1 || (!all && one_in(2)), job.all_grads = all == 2 || (!all && one_in(2));
     for (i = 0; i < w.m.num; i++) {
         weights[i] =
             job.all_weights && (all || one_in(2)) && (!safe || may_bind(i, 1, 0) == AMP_OK);
-        grads[i]   = job.all_grads ? (int)below(3) : 0;
-        if (safe && grads[i] == 1 && !w.m.t[i].learns) grads[i] = 2;
+        grads[i]   = job.all_grads && (all < 2 || !(w.m.t[i].given || w.m.t[i].frozen)) ? (int)below(3) : 0;
+        if (safe && grads[i] == 1 && w.m.t[i].frozen) grads[i] = 2;
         if (expected == AMP_OK) expected = may_bind(i, weights[i], grads[i]);
         new_arrays(i, i, weights[i], grads[i]);
     }
@@ -1341,6 +1341,8 @@ static void end_session(void) {
 static void observe_session(void) {
     int j, stale = 0;
     if (!w.session.runs) return;
+    SAME("rounded", the_session.rounded, w.session.rounded);
+    SAME("left_fp32", the_session.left_fp32, 0);
     SAME("hits", the_session.hits, w.session.hits);
     SAME("misses", the_session.misses, w.session.misses);
     SAME("transients", the_session.transients, w.session.transients);
@@ -1359,6 +1361,7 @@ static void observe_session(void) {
 static void copy_of(const float *x, f32 *copy) {
     int j, k;
     for (k = 0; k < 32; k++) copy[k] = rounded(AMP_F16, value_at(x, AMP_F32, k));
+    w.session.rounded += (uint64_t)w.session.runs;
     w.session.transients++; /* the activations */
     for (j = 0; j < w.session.num && w.session.added[j].base != x; j++) {}
     if (j == w.session.num) {
@@ -1548,7 +1551,7 @@ static void do_again(void) {
     if (!ready || one_in(6)) return;
     observe();
     for (i = 0; i < num; i++)
-        same &= w.m.t[i].has_grad == (w.given[i].grad != NULL);
+        same &= w.m.t[i].has_grad == (w.given[i].grad && !w.given[i].frozen);
     same &= m_without_moments(&w.m) < 0; /* or the twin would lack what the file brings */
     if (same && one_in(2)) {
         again_alone(slot);
@@ -1575,7 +1578,10 @@ static void do_call(kind what) {
     case DO_FREE: call_free(); break;
     case DO_ADD: call_add(one_in(12)); break;
     case DO_FLAT: call_flat(one_in(12)); break;
-    case DO_PREPARE: call_prepare(); break;
+    case DO_PREPARE:
+        call_prepare();
+        if (!one_in(4)) call_rebind_all(2);
+        break;
     case DO_ASK: call_ask(); break;
     case DO_GRADS: call_grads(how, one_in(2)); break;
     case DO_STEP: do_step(); break;

@@ -107,6 +107,9 @@ static float value(uint32_t a, uint32_t b, uint32_t c) {
     return (float)((int32_t)(mix(a, b, c) >> 8) - 8388608) * 1.1920929e-7f;
 }
 
+/* The rule of zero: a negative number is exactly 0. */
+static float or_default(float x, float otherwise) { return x > 0.0f ? x : x < 0.0f ? 0.0f : otherwise; }
+
 /* ------------------------------------------------------- a rig: an optimizer and its tensors */
 
 enum { WEIGHT = 1, MODEL = 2, GRAD = 4 };
@@ -140,6 +143,7 @@ static void rig_tensor(rig *r, size_t i, size_t n, int parts, amp_dtype grad_typ
     t->n          = n;
     t->grad_type  = grad_type;
     t->model_type = model_type;
+    t->frozen     = !(parts & GRAD);
     if (parts & WEIGHT) {
         weight    = make_array(r, 3 * i, n, AMP_F32, offset);
         t->weight = (float *)weight;
@@ -469,9 +473,8 @@ static void ref_step(ref *f, float lr) {
     f->step++;
     for (i = 0; i < f->count; i++) {
         const amp_tensor *t  = &f->of->tensor[i];
-        float             wd = t->weight_decay > 0.0f ? t->weight_decay : f->desc.weight_decay;
-        const float       rate = f_mul(lr, t->lr_scale > 0.0f ? t->lr_scale : 1.0f);
-        if (t->no_weight_decay) wd = 0.0f;
+        const float       wd   = or_default(t->weight_decay, f->desc.weight_decay);
+        const float       rate = f_mul(lr, or_default(t->lr_scale, 1.0f));
         for (j = 0; t->grad && j < t->n; j++) {
             const float g = f_mul(load(t->grad, t->grad_type, j), f->factor);
             float      *p = &f->p[i][j];
@@ -546,10 +549,9 @@ static void rig_mixed(rig *r, amp_dtype grad_type, amp_dtype model_type, size_t 
         amp_tensor *t = &r->tensor[i];
         rig_tensor(r, i, sizes[i], ways[i % 3] | (i == 4 ? 0 : GRAD), grad_type, model_type,
                    offset);
-        t->lr_scale        = rates[i % 3];
-        t->weight_decay    = i % 4 == 1 ? 0.25f : 0.0f;
-        t->no_weight_decay = i % 5 == 2;
-        t->keep_fp32       = i % 2 && !t->model;
+        t->lr_scale     = i == 8 ? -3.0f : rates[i % 3];
+        t->weight_decay = i % 5 == 2 ? -0.5f : i % 4 == 1 ? 0.25f : 0.0f;
+        t->keep_fp32    = i % 2 && !t->model;
     }
 }
 
@@ -767,8 +769,7 @@ static void flat_parts(amp_tensor *parts, size_t *total) {
     for (*total = 0, i = 0; i < NUM_PARTS; i++) {
         parts[i].n            = part_sizes[i];
         parts[i].lr_scale     = i % 2 ? 2.0f : 0.0f;
-        parts[i].weight_decay = i % 3 == 1 ? 0.5f : 0.0f;
-        parts[i].no_weight_decay = i == 4;
+        parts[i].weight_decay = i == 4 ? -1.0f : i % 3 == 1 ? 0.5f : 0.0f;
         *total += part_sizes[i];
     }
 }
@@ -891,9 +892,10 @@ TEST(late_gradient, "manual: AdamW's first update of a gradient that comes 1000 
         CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
         t.n = 1, t.weight = w, t.grad = g;
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-        t.weight = w + 1, t.grad = NULL, t.grad_later = 1;
+        t.weight = w + 1, t.grad = NULL;
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
         CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, NULL, AMP_NO_GRAD), AMP_OK);
         for (i = 0; i < 999; i++) CHECK_EQ_INT(amp_optimizer_step(&opt, 1e-3f), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, NULL, g + 1), AMP_OK);
         if (set) CHECK_EQ_INT(amp_optimizer_set_moments(&opt, 1, &m, &v), AMP_OK);
@@ -961,7 +963,7 @@ TEST(flat_wrong_sums, "contract: the parts' n must add up to whole's; an error c
     CHECK_EQ_INT(amp_optimizer_add_flat(NULL, &whole, parts, 1), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, SIZE_MAX / 3 / sizeof *parts),
                  AMP_ERROR_TOO_LARGE); /* before one is read */
-    parts[5].lr_scale = -1.0f; /* the last part is wrong: none may be added */
+    parts[5].lr_scale = from_bits(0x7f800000u); /* the last part is wrong: none may be added */
     CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS), AMP_ERROR_INVALID_CONFIG);
     whole.n = 0;
     CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, NULL, 0), AMP_OK);
@@ -1397,9 +1399,9 @@ TEST(chunk_sums, "manual: amp_optimizer_chunk_sums gives reduce_fn the sum of sq
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     t.n = N, t.weight = w[0], t.grad = g[0], t.own = 1;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    t.n = 2, t.weight = w[1], t.grad = NULL, t.own = 0; /* frozen: 0 */
+    t.n = 2, t.weight = w[1], t.grad = NULL, t.own = 0, t.frozen = 1; /* 0 */
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    t.n = N - 2, t.weight = w[1] + 2, t.grad = g[1];
+    t.n = N - 2, t.weight = w[1] + 2, t.grad = g[1], t.frozen = 0;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(!amp_optimizer_chunk_sums(&opt, &n) && !n && !amp_optimizer_chunk_sums(NULL, NULL));
@@ -1641,8 +1643,8 @@ static void never_free(void *user, void *memory) {
     (void)user;
 }
 
-TEST(bad_desc, "law 9: every field of the desc that is NaN, negative, infinite or an unknown enum "
-               "is an error, and nothing is changed") {
+TEST(bad_desc, "law 9: every field of the desc that is NaN, infinite, an unknown enum or, where that does not mean "
+               "0, negative is an error, and nothing is changed") {
     const double       doubles[] = {double_from_bits(0x7ff8000000000000ull),
                                     double_from_bits(0x7ff0000000000001ull),
                                     double_from_bits(0x7ff0000000000000ull),
@@ -1663,15 +1665,16 @@ TEST(bad_desc, "law 9: every field of the desc that is NaN, negative, infinite o
         CHECK_EQ_INT(init_result(&d), wanted);    \
     } while (0)
     for (k = 0; k < COUNT_OF(doubles); k++) {
-        BAD(beta1, doubles[k], AMP_ERROR_INVALID_CONFIG);
-        BAD(beta2, doubles[k], AMP_ERROR_INVALID_CONFIG);
+        const amp_result below = k < 4 ? AMP_ERROR_INVALID_CONFIG : AMP_OK; /* -1: 0 */
+        BAD(beta1, doubles[k], below);
+        BAD(beta2, doubles[k], below);
         BAD(eps, doubles[k], AMP_ERROR_INVALID_CONFIG);
         BAD(momentum, doubles[k], AMP_ERROR_INVALID_CONFIG);
         BAD(scaler.growth_factor, doubles[k], AMP_ERROR_INVALID_CONFIG);
         BAD(scaler.backoff_factor, doubles[k], AMP_ERROR_INVALID_CONFIG);
     }
     for (k = 0; k < COUNT_OF(floats); k++) {
-        BAD(weight_decay, floats[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(weight_decay, floats[k], k < 4 ? AMP_ERROR_INVALID_CONFIG : AMP_OK);
         BAD(max_norm, floats[k], AMP_ERROR_INVALID_CONFIG);
         BAD(scaler.init_scale, floats[k], AMP_ERROR_INVALID_CONFIG);
         BAD(scaler.min_scale, floats[k], AMP_ERROR_INVALID_CONFIG);
@@ -1709,7 +1712,7 @@ TEST(refused_is_remembered, "manual: a tensor that add refuses is remembered: pr
     int                flat;
     t.n = 4, t.weight = w, t.grad = g;
     bad          = t;
-    bad.lr_scale = -1.0f;
+    bad.lr_scale = from_bits(0x7f800000u);
     for (flat = 0; flat < 2; flat++) {
         CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
         if (flat) CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &t, NULL, 0), AMP_ERROR_INVALID_ARGUMENT);
@@ -1730,7 +1733,7 @@ TEST(refused_is_remembered, "manual: a tensor that add refuses is remembered: pr
 
 TEST(bad_tensor, "law 9: a tensor with a bad field is not added") {
     const float        floats[] = {from_bits(0x7fc00000u), from_bits(0x7f800001u),
-                                   from_bits(0x7f800000u), from_bits(0xff800000u), -1.0f};
+                                   from_bits(0x7f800000u), from_bits(0xff800000u)};
     amp_optimizer_desc desc     = kind_desc(1);
     amp_optimizer      opt;
     amp_tensor         good, t;
@@ -1818,7 +1821,7 @@ static uint64_t long_run(int kind) {
     rig_tensor(&r, 5, 9, WEIGHT, AMP_F32, AMP_F32, 0);
     r.tensor[1].lr_scale        = 0.3f;
     r.tensor[2].weight_decay    = 0.1f;
-    r.tensor[3].no_weight_decay = 1;
+    r.tensor[3].weight_decay    = -1.0f;
     r.tensor[4].keep_fp32       = 1;
     for (i = 0; i < 32; i++) store_bits(r.tensor[4].weight, AMP_F32, i, (uint32_t)i * 70001u);
     rig_prepare(&r, &desc);
@@ -2056,7 +2059,7 @@ TEST(rebind_all_errors, "contract: rebind_all changes all or nothing, and amp_pr
     grads[0] = grads[2] = g;
     grads[1] = NULL;
     CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_ERROR_UNSUPPORTED);
-    CHECK(strstr(amp_problem(), "tensor 2 (tail)") != NULL && strstr(amp_problem(), "grad_later") != NULL);
+    CHECK(strstr(amp_problem(), "tensor 2 (tail)") != NULL && strstr(amp_problem(), "it is frozen") != NULL);
     CHECK(r.opt.plan->table[0].grad == r.tensor[0].grad);
     CHECK(r.opt.plan->table[1].grad == r.tensor[1].grad);
     fill_grads(&r, 1, 65536.0f);
@@ -2195,15 +2198,14 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
         d.member = bad;                   \
         told(&d, "." #member " is ", text); \
     } while (0)
-    TOLD(beta1, 2.0, "2, and must be 0 or more, and less than 1");
-    TOLD(beta2, -0.5, "-0.5, and must be");
+    TOLD(beta1, 2.0, "2, and must be less than 1 (0: the default, negative: 0)");
     TOLD(beta2, double_from_bits(0x7ff8000000000000ull), "NaN, and must be");
     TOLD(beta1, double_from_bits(0xfff0000000000000ull), "-inf, and must be");
     TOLD(eps, 1e39, "1e39, and must be 0 or more, and finite");
     TOLD(eps, 1e-60, "1e-60, and must be more than 0 in fp32");
     TOLD(momentum, -16777216.0, "-16777216, and must be");
     TOLD(max_norm, -0.1f, "-0.1, and must be");
-    TOLD(weight_decay, -3.40282347e38f, "-3.402823e38, and must be");
+    TOLD(weight_decay, from_bits(0xff800000u), "-inf, and must be finite");
     TOLD(dtype, (amp_dtype)7, "7, which amp.h does not know");
     TOLD(kind, (amp_kind)99, "99, which amp.h does not know");
     memset(&d, 0, sizeof d);
@@ -2248,9 +2250,9 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     (void)whole;
 #endif
     t.name     = "fc1";
-    t.lr_scale = -1.0f;
+    t.lr_scale = from_bits(0x7f800000u);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_CONFIG);
-    CHECK(strcmp(amp_problem(), "tensor 1 (fc1): lr_scale is -1, and must be 0 or more, and finite") == 0);
+    CHECK(strcmp(amp_problem(), "tensor 1 (fc1): lr_scale is inf, and must be finite") == 0);
     t.lr_scale = 0.0f;
     t.weight   = NULL;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ARGUMENT);
@@ -2317,11 +2319,12 @@ static void begin_moments(amp_optimizer *opt, const amp_optimizer_desc *desc, fl
         t.name   = names[i];
         t.n      = i ? 2 : 0;
         t.weight = w[i];
-        if (i < 3) t.grad = g;
-        if (i == 2) t.grad = NULL, t.grad_later = 1;
+        if (i == 1) t.grad = g;
+        t.frozen = i == 3;
         CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
     }
     CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_rebind(opt, 2, NULL, AMP_NO_GRAD), AMP_OK);
 }
 
 TEST(moments_refused, "contract: a moment that the tensor does not have, one that is missing, 8 bits, no prepare, an open "
@@ -2516,7 +2519,7 @@ TEST(told_numbers, "law 19: an error names the value, with a point and seven dig
     size_t             i;
     memset(&d, 0, sizeof d);
     for (i = 0; i < sizeof cases / sizeof *cases; i++) {
-        d.beta1 = cases[i].x;
+        d.scaler.backoff_factor = cases[i].x;
         SAYS(amp_optimizer_init(&opt, &d), AMP_ERROR_INVALID_CONFIG, cases[i].text);
     }
 }
@@ -2549,14 +2552,15 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "set desc.momentum to 0");
     t.grad = AMP_NO_GRAD;
-    SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ARGUMENT, "set grad_later");
+    SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ARGUMENT, "leave grad NULL, or set frozen");
     t.grad = NULL;
     SAYS(amp_optimizer_add_flat(&opt, &t, &part, 1), AMP_ERROR_UNSUPPORTED, "add that tensor by amp_optimizer_add");
+    t.frozen = 1;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     forget_refused(&opt);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-    SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_BAD_STATE, "all tensors are frozen: set grad");
-    SAYS(amp_optimizer_rebind(&opt, 0, NULL, g), AMP_ERROR_UNSUPPORTED, "set grad_later");
+    SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_BAD_STATE, "each is frozen");
+    SAYS(amp_optimizer_rebind(&opt, 0, NULL, g), AMP_ERROR_UNSUPPORTED, "add it without amp_tensor.frozen");
     SAYS(amp_optimizer_rebind(&opt, 9, NULL, g), AMP_ERROR_INVALID_ARGUMENT, "there is no tensor 9");
     CHECK(!amp_optimizer_begin_step(&opt));
     SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_UNSUPPORTED,
@@ -2564,6 +2568,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     amp_optimizer_free(&opt);
     memset(&shared, 0, sizeof shared);
     d.shared_scaler = &shared;
+    t.frozen        = 0;
     t.grad          = g;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
@@ -2593,9 +2598,8 @@ static void own_formula(rig *r, ref *mine, float lr) {
         const amp_tensor *t    = &r->tensor[i];
         float            *p    = amp_optimizer_master(&r->opt, (int)i), x;
         const float      *g    = amp_optimizer_grad(&r->opt, (int)i);
-        const float       rate = f_mul(lr, t->lr_scale > 0.0f ? t->lr_scale : 1.0f);
-        float             wd   = t->weight_decay > 0.0f ? t->weight_decay : mine->desc.weight_decay;
-        if (t->no_weight_decay) wd = 0.0f;
+        const float       rate = f_mul(lr, or_default(t->lr_scale, 1.0f));
+        const float       wd   = or_default(t->weight_decay, mine->desc.weight_decay);
         CHECK_EQ_INT(g != NULL, t->own && t->grad);
         for (j = 0; g && j < t->n; j++) {
             x = load(p, AMP_F32, j);
@@ -2894,7 +2898,7 @@ TEST(arrays_apart, "manual: prepare refuses gradients that overlap, a weight tha
     CHECK_EQ_INT(apart(&a, &b, "its model overlaps the weight of tensor 0"), AMP_ERROR_OVERLAP);
     b.model = b.weight, b.model_type = AMP_F32; /* the weights themselves */
     CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
-    b.model = NULL, b.grad = NULL, b.weight = w + 15, a.n = 15; /* frozen */
+    b.model = NULL, b.grad = NULL, b.weight = w + 15, a.n = 15;
     CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
     b.weight = w;
     CHECK_EQ_INT(apart(&a, &b, "its weight overlaps"), AMP_ERROR_OVERLAP);
@@ -2946,6 +2950,259 @@ TEST(zero_desc, "law 15: `= {0}` is what users write: no desc begins with an enu
     amp_optimizer_free(&opt);
 }
 
+/* ---------------------------------------------------------------------- the rule of zero, frozen */
+
+/* Runs one tensor of 5 elements for three steps, by desc and t; its moments into m, its weights into w. */
+static void run_little(const amp_optimizer_desc *desc, amp_tensor t, float *w, float m[2][5], tape *file) {
+    float          g[5];
+    amp_optimizer  opt;
+    int            step, j;
+    const amp_kind kind = desc->kind;
+    for (j = 0; j < 5; j++) w[j] = (float)(j + 1);
+    t.n = 5, t.weight = w, t.grad = g;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+    if (file && file->size) CHECK_EQ_INT(amp_optimizer_load(&opt, tape_read, file), AMP_OK);
+    else if (file) CHECK_EQ_INT(amp_optimizer_save(&opt, tape_write, file), AMP_OK);
+    for (step = 0; step < 3; step++) {
+        for (j = 0; j < 5; j++) g[j] = 0.25f * (float)(j - 2 + step);
+        CHECK_EQ_INT(amp_optimizer_step(&opt, 0.125f), AMP_OK);
+    }
+    CHECK_EQ_INT(amp_optimizer_moments(&opt, 0, m[0], kind == AMP_KIND_ADAMW ? m[1] : NULL), AMP_OK);
+    amp_optimizer_free(&opt);
+}
+
+TEST(rule_of_zero, "manual: a negative beta1, beta2, weight_decay or lr_scale is exactly 0, and -0 the default, in desc and "
+                   "tensor; a file has what it means") {
+    static const float below[] = {-1.0f, -0.5f, -3.40282347e38f, -1.17549435e-38f, -1.40129846e-45f};
+    amp_optimizer_desc d = {0}, other;
+    amp_tensor         t = {0}, of;
+    float              w[2][5], m[2][2][5], last[5];
+    static tape        file;
+    size_t             k;
+    int                j;
+    d.kind = AMP_KIND_ADAMW, d.scaler.preset = AMP_PRESET_NONE;
+    for (j = 0; j < 5; j++) last[j] = 0.25f * (float)j; /* the last gradient */
+    for (k = 0; k < COUNT_OF(below); k++) {
+        other       = d;
+        other.beta1 = k % 2 ? (double)below[k] : -1e-300;
+        other.beta2 = (double)below[k];
+        run_little(&other, t, w[0], m[0], k ? NULL : &file);
+        CHECK_MEM(m[0][0], last, sizeof last); /* nothing is left of the ones before */
+        for (j = 0; j < 5; j++) CHECK_EQ_F32(m[0][1][j], last[j] * last[j]);
+        of = t;
+        of.lr_scale = below[k];
+        run_little(&d, of, w[0], m[0], NULL);
+        run_little(&d, t, w[1], m[1], NULL);
+        for (j = 0; j < 5; j++) CHECK_EQ_F32(w[0][j], (float)(j + 1));
+        CHECK(w[1][0] < 1.0f || w[1][0] > 1.0f);
+        CHECK_MEM(m[0], m[1], sizeof m[0]); /* which go on */
+        other              = d;
+        other.weight_decay = 0.5f;
+        of                 = t;
+        of.weight_decay    = below[k];
+        run_little(&other, of, w[0], m[0], NULL);
+        CHECK_MEM(w[0], w[1], sizeof w[0]); /* as without any */
+        run_little(&other, t, w[0], m[0], NULL);
+        CHECK(memcmp(w[0], w[1], sizeof w[0]) != 0);
+        other.weight_decay = below[k];
+        run_little(&other, t, w[0], m[0], NULL);
+        CHECK_MEM(w[0], w[1], sizeof w[0]);
+    }
+    other = d, of = t;
+    other.beta1 = other.beta2 = -0.0, other.weight_decay = of.lr_scale = of.weight_decay = from_bits(0x80000000u);
+    run_little(&other, of, w[0], m[0], NULL);
+    CHECK(memcmp(w[0], w[1], sizeof w[0]) == 0 && memcmp(m[0], m[1], sizeof m[0]) == 0);
+    other = d;
+    other.beta1 = -1e-300, other.beta2 = -1.0;
+    run_little(&other, t, w[1], m[1], NULL);
+    run_little(&d, t, w[0], m[0], &file); /* loads that run's betas */
+    CHECK(memcmp(w[0], w[1], sizeof w[0]) == 0 && memcmp(m[0], m[1], sizeof m[0]) == 0);
+}
+
+/* What a step that is refused must leave: all that training goes on with. */
+static void same_state(amp_optimizer *opt, const tape *before) {
+    static tape now;
+    now.size = now.at = 0;
+    CHECK_EQ_INT(amp_optimizer_save(opt, tape_write, &now), AMP_OK);
+    CHECK(now.size == before->size);
+    CHECK_MEM(now.bytes, before->bytes, before->size);
+}
+
+static amp_result count_and_ask(void *user, double *sums, size_t num_sums, uint32_t *maxima, size_t num_maxima) {
+    (void)sums, (void)num_sums, (void)num_maxima;
+    ((uint32_t *)user)[0]++;
+    ((uint32_t *)user)[1] = maxima[0];
+    return AMP_OK;
+}
+
+TEST(gradient_not_given, "manual: a step before each tensor that is not frozen was given a gradient, or AMP_NO_GRAD, is "
+                         "AMP_ERROR_BAD_STATE, names the first such tensor and changes nothing, whichever call takes it; ranks "
+                         "are asked to skip") {
+    static const char *const names[] = {"embedding", "head", "tail", "empty"};
+    int                      kind, ranks, mixed;
+    for (kind = 0; kind < NUM_KINDS; kind++)
+        for (ranks = 0; ranks < 2; ranks++)
+            for (mixed = 0; mixed < 1 + (kind > 0); mixed++) {
+                static tape        before;
+                amp_optimizer_desc desc = kind_desc(kind);
+                float              w[4][3], g[4][3] = {{0}};
+                uint32_t           met[2] = {0, 0};
+                void              *grads[4];
+                amp_optimizer      opt;
+                int                i, k;
+                if (ranks) meets(&desc, count_and_ask, met);
+                CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+                for (i = 0; i < 4; i++) {
+                    amp_tensor t = {0};
+                    for (k = 0; k < 3; k++) w[i][k] = (float)(i + k);
+                    t.name = names[i], t.n = i < 3 ? 3 : 0, t.weight = w[i], t.own = mixed && i == 1;
+                    if (i == 0) t.grad = g[0];
+                    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+                }
+                CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.5f), AMP_OK);
+                before.size = before.at = 0;
+                CHECK_EQ_INT(amp_optimizer_save(&opt, tape_write, &before), AMP_OK);
+                for (i = 1; i < 3; i++) {
+                    for (k = 0; k < 2; k++) {
+                        const char *name = i == 1 ? "tensor 1 (head): its gradient was never given"
+                                                  : "tensor 2 (tail): its gradient was never given";
+                        if (kind && !mixed && k) SAYS(amp_optimizer_step_graph(&opt), AMP_ERROR_BAD_STATE, name);
+                        else if (kind && !mixed) SAYS(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_BAD_STATE, name);
+                        else if (k) SAYS(amp_optimizer_check(&opt), AMP_ERROR_BAD_STATE, name);
+                        else {
+                            CHECK(!amp_optimizer_begin_step(&opt));
+                            SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE, name);
+                        }
+                        SAYS(amp_optimizer_unscale(&opt), AMP_ERROR_STEP_NOT_OPEN, NULL);
+                        same_state(&opt, &before);
+                    }
+                    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, w[0], NULL), AMP_OK); /* brings none */
+                    CHECK_EQ_INT(amp_optimizer_refresh(&opt), AMP_OK);
+                    if (i == 1) CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, NULL, g[1]), AMP_OK);
+                }
+                CHECK_EQ_U64(met[0], ranks ? 4 : 0);
+                CHECK_EQ_U64(met[1], ranks ? AMP_ASK_SKIP : 0);
+                grads[0] = grads[1] = grads[3] = NULL, grads[2] = AMP_NO_GRAD;
+                CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, grads), AMP_OK);
+                for (k = 0; k < 3; k++) g[1][k] = amp_optimizer_loss_scale(&opt);
+                if (kind && !mixed) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.5f), AMP_OK);
+                else CHECK(amp_optimizer_begin_step(&opt));
+                if (!kind || mixed) CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+                for (k = 0; k < 3; k++) CHECK_EQ_F32(w[2][k], (float)(2 + k));
+                CHECK(!kind || mixed || w[1][0] < 1.0f);
+                amp_optimizer_free(&opt);
+            }
+}
+
+/* Is the copy of tensor i what x is as fp16, in all elements? */
+static int copy_is(const amp_optimizer *opt, int i, float x, size_t n) {
+    const amp_f16 *h = (const amp_f16 *)amp_optimizer_model(opt, i);
+    size_t         j;
+    for (j = 0; j < n && h[j].bits == amp_f32_to_f16(x).bits; j++) {}
+    return j == n;
+}
+static void fill_with(float *w, float x, size_t n) {
+    while (n-- > 0) w[n] = x;
+}
+
+TEST(frozen, "manual: a frozen tensor's gradient is ignored, steps of no kind read it or write its copy, and count no "
+             "overflow; prepare, refresh, load and a rebind that moves it do; AMP_NO_GRAD is not frozen") {
+    enum { N = 300 };
+    int kind, own;
+    for (kind = 0; kind <= NUM_KINDS; kind++)
+        for (own = 0; own < 1 + (kind > 0); own++) {
+            static tape        file;
+            static float       w[2][N], moved[N], g[2][N];
+            amp_optimizer_desc desc = kind_desc(kind % NUM_KINDS);
+            amp_optimizer      opt;
+            amp_tensor         t = {0};
+            int                step;
+            if (kind == NUM_KINDS) desc.kind = AMP_KIND_LION;
+            desc.zero_grad = 1;
+            fill_with(w[0], 1.0f, N), fill_with(w[1], 2.0f, N), fill_with(g[1], 0.0f, N);
+            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+            t.n = N, t.weight = w[0], t.grad = g[0], t.frozen = 1, t.own = own;
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+            t.weight = w[1], t.grad = g[1], t.frozen = 0;
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+            t.n = 4, t.grad = g[0], t.weight = g[0], t.frozen = 1; /* a gradient is no array of a step's */
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+            CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+            CHECK(copy_is(&opt, 0, 1.0f, N));
+            file.size = file.at = 0;
+            CHECK_EQ_INT(amp_optimizer_save(&opt, tape_write, &file), AMP_OK);
+            if (own) CHECK_EQ_INT(amp_optimizer_set_lr(&opt, 0.5f), AMP_OK);
+            for (step = 0; step < 3; step++) {
+                amp_status status;
+                fill_with(w[0], step == 1 ? 1e9f : 3.0f, N); /* inf as fp16 */
+                store_bits(g[0], AMP_F32, 7, 0x7fc00000u); /* skips nothing */
+                if (!own && desc.kind != AMP_KIND_OWN) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.5f), AMP_OK);
+                else {
+                    CHECK(amp_optimizer_begin_step(&opt));
+                    CHECK(amp_optimizer_grad(&opt, 0) == NULL && amp_optimizer_grad(&opt, 1) != NULL);
+                    fill_with(w[1], 5.0f, N);
+                    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+                    CHECK(copy_is(&opt, 1, 5.0f, N));
+                }
+                CHECK(copy_is(&opt, 0, 1.0f, N));
+                CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+                CHECK(status.f16_overflows == 0 && status.did_step == 1);
+                CHECK_EQ_U32(load_bits(g[0], AMP_F32, 7), 0x7fc00000u); /* nor is it cleared */
+                CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, w[0], AMP_NO_GRAD), AMP_OK); /* where it was */
+                CHECK(copy_is(&opt, 0, 1.0f, N));
+            }
+            CHECK_EQ_INT(amp_optimizer_refresh(&opt), AMP_OK);
+            CHECK(copy_is(&opt, 0, 3.0f, N));
+            fill_with(moved, 7.0f, N);
+            CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, moved, NULL), AMP_OK);
+            CHECK(copy_is(&opt, 0, 7.0f, N) && amp_optimizer_master(&opt, 0) == moved);
+            CHECK_EQ_INT(amp_optimizer_load(&opt, tape_read, &file), AMP_OK);
+            CHECK(copy_is(&opt, 0, 1.0f, N) && moved[0] >= 1.0f && moved[0] <= 1.0f);
+            if (own || desc.kind == AMP_KIND_OWN) { /* none this time: your optimizer may still move it */
+                CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, NULL, AMP_NO_GRAD), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, g[1]), AMP_ERROR_UNSUPPORTED);
+            }
+            amp_optimizer_free(&opt);
+        }
+}
+
+TEST(flat_and_frozen, "manual: add_flat takes frozen of each tensor, or of the whole; gradients of your own keep their offsets") {
+    static float       w[60], g[60];
+    amp_optimizer_desc desc = {0};
+    amp_optimizer      opt;
+    amp_tensor         whole = {0}, part[3] = {{0}, {0}, {0}};
+    int                kind, j;
+    for (kind = 0; kind < 2; kind++) {
+        desc.kind = kind ? AMP_KIND_SGD : AMP_KIND_OWN, desc.scaler.preset = AMP_PRESET_NONE;
+        for (j = 0; j < 60; j++) w[j] = 1.0f, g[j] = 0.5f;
+        whole.n = 60, whole.weight = w, whole.grad = g, whole.frozen = 0;
+        part[0].n = 17, part[1].n = 20, part[2].n = 23;
+        part[1].frozen = 1;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, part, 3), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        if (kind) CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_OK);
+        else {
+            CHECK(amp_optimizer_begin_step(&opt));
+            CHECK(amp_optimizer_grad(&opt, 1) == NULL);
+            CHECK(amp_optimizer_grad(&opt, 2) == amp_optimizer_grad(&opt, 0) + 37);
+            for (j = 0; j < 23; j++) CHECK_EQ_F32(amp_optimizer_grad(&opt, 2)[j], 0.5f);
+            CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+        }
+        for (j = 0; j < 60 && kind; j++) CHECK_EQ_F32(w[j], j < 17 || j >= 37 ? 0.5f : 1.0f);
+        amp_optimizer_free(&opt);
+    }
+    whole.frozen = 1;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, part, 3), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_ERROR_BAD_STATE); /* of all */
+    amp_optimizer_free(&opt);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
@@ -2962,6 +3219,10 @@ int main(int argc, char **argv) {
     RUN(flat_equals_separate);
     RUN(flat_takes_whole);
     RUN(late_gradient);
+    RUN(rule_of_zero);
+    RUN(gradient_not_given);
+    RUN(frozen);
+    RUN(flat_and_frozen);
     RUN(silent_mistakes);
     RUN(flat_wrong_sums);
     RUN(norm_order);

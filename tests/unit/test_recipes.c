@@ -609,7 +609,6 @@ TEST(inference, "recipes_net b: a state loaded into half memory of the caller's 
             tensor.n          = N;
             tensor.model      = half;
             tensor.model_type = desc.dtype = types[t];
-            tensor.grad_later = 1;
             CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_add(&opt, &tensor), AMP_OK);
             CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
@@ -788,8 +787,8 @@ static void adam_start(adam *a) {
     memset(t, 0, sizeof t);
     for (i = 0; i < N; i++) a->w[i] = (float)(i - 18) * 0.0625f;
     t[0].weight = a->w, t[0].grad = a->grad;
-    t[1].weight = a->m, t[1].keep_fp32 = 1;
-    t[2].weight = a->v, t[2].keep_fp32 = 1;
+    t[1].weight = a->m, t[1].keep_fp32 = t[1].frozen = 1;
+    t[2].weight = a->v, t[2].keep_fp32 = t[2].frozen = 1;
     CHECK_EQ_INT(amp_optimizer_init(&a->opt, &desc), AMP_OK);
     for (i = 0; i < 3; i++) {
         t[i].n = N;
@@ -868,11 +867,11 @@ TEST(average_evaluated, "README: an average of weights is evaluated through the 
 }
 
 /* A host that allocates gradients in its first backward, or hands out others in every step. */
-TEST(gradients_late, "manual: grad_later, then rebind once or rebind_all in every step: the bits of gradients that were "
+TEST(gradients_late, "manual: grad NULL, then rebind once or rebind_all in every step: the bits of gradients that were "
                      "there from the start; one that is absent leaves its tensor alone") {
     static run         known;
     static float       w[2][N], idle[2][N], g[2][N];
-    float             *grads[2];
+    void              *grads[2];
     amp_optimizer      opt;
     amp_optimizer_desc desc;
     amp_tensor         t[2];
@@ -887,7 +886,6 @@ TEST(gradients_late, "manual: grad_later, then rebind once or rebind_all in ever
             memcpy(idle[0], known.w, sizeof known.w), memcpy(idle[1], known.w, sizeof known.w);
             memset(t, 0, sizeof t);
             t[0].n = t[1].n = N;
-            t[0].grad_later = t[1].grad_later = 1;
             t[0].weight = w[all], t[1].weight = idle[0];
             CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
             for (i = 0; i < 2; i++) CHECK_EQ_INT(amp_optimizer_add(&opt, &t[i]), AMP_OK);
@@ -895,13 +893,17 @@ TEST(gradients_late, "manual: grad_later, then rebind once or rebind_all in ever
             for (step = 0; step < 8; step++) {
                 const float scale = amp_optimizer_loss_scale(&opt);
                 grads[0]          = g[all ? step % 2 : 0]; /* where this backward has put it */
-                grads[1]          = NULL;
-                for (i = 0; i < N; i++) grads[0][i] = known.grad[i] = noise(step, (uint32_t)i) * scale;
-                if (step == 3) memcpy(&grads[0][9], &f32_inf, 4), memcpy(&known.grad[9], &f32_inf, 4);
+                grads[1]          = AMP_NO_GRAD;
+                for (i = 0; i < N; i++) known.grad[i] = noise(step, (uint32_t)i) * scale;
+                if (step == 3) memcpy(&known.grad[9], &f32_inf, 4);
+                memcpy(grads[0], known.grad, sizeof known.grad);
                 run_step(&known, 0.125f);
 
-                if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, (void *const *)grads), AMP_OK);
-                else if (step == 0) CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, grads[0]), AMP_OK);
+                if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, grads), AMP_OK);
+                else if (step == 0) {
+                    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, grads[0]), AMP_OK);
+                    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, NULL, AMP_NO_GRAD), AMP_OK);
+                }
                 if (kinds[k] == AMP_KIND_ADAMW) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.125f), AMP_OK);
                 else if (kinds[k] == AMP_KIND_SGD) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.125f), AMP_OK);
                 else {

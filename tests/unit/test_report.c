@@ -402,7 +402,7 @@ static void count_all(amp_kind kind, amp_dtype dtype, const char *tier) {
     r.tensor[2].keep_fp32 = 1;
     r.tensor[3].keep_fp32 = kind == AMP_KIND_OWN;
     free(r.tensor[6].grad); /* frozen */
-    r.tensor[6].grad = NULL;
+    r.tensor[6].grad = NULL, r.tensor[6].frozen = 1;
     if (tier) OK(amp_cpu_force_tier(tier));
     prepare(&r);
     for (number = 1; number <= 4; number++) step_and_compare(&r, number != 3, (uint64_t)number);

@@ -640,7 +640,7 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
         if (which == 5) desc.kind = AMP_KIND_SGD, desc.momentum = 0.9, expected = AMP_ERROR_UNSUPPORTED;
         if (which == 6) few.max_rows = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
         if (which == 7) desc.kind = AMP_KIND_SGD, expected = AMP_OK;
-        if (which == 8) t.grad = NULL, few.rows = NULL, expected = AMP_OK; /* frozen */
+        if (which == 8) t.frozen = 1, few.rows = NULL, expected = AMP_OK;
         if (which == 9) t.n = few.row_length = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
         if (which > 9) { /* the most there can be, and one more */
             t.n = few.row_length = ((size_t)1 << 31) - 1;

@@ -85,22 +85,22 @@ typedef struct spec {
     amp_dtype   grad_type;
     int         model; /* the caller's */
     amp_dtype   model_type;
-    int         keep_fp32, no_weight_decay;
+    int         keep_fp32;
     float       lr_scale, weight_decay;
 } spec;
 
 enum { COUNT = 9, FLAT = 5, FLAT_PARTS = 3, FLAT_N = 20, ELEMENTS = 85 };
 
 static const spec specs[COUNT] = {
-    {"odd", 37, 1, 1, AMP_F16, 0, AMP_F32, 0, 0, 0.0f, 0.0f},
-    {"empty", 0, 1, 1, AMP_F16, 0, AMP_F32, 0, 0, 0.0f, 0.0f},
-    {"bias", 5, 1, 1, AMP_F32, 0, AMP_F32, 1, 1, 0.5f, 0.0f},
-    {"frozen", 3, 1, 0, AMP_F32, 0, AMP_F32, 0, 0, 0.0f, 0.0f},
-    {"model only", 11, 0, 1, AMP_BF16, 1, AMP_F16, 0, 0, 0.0f, 0.0f},
-    {NULL, 7, 1, 1, AMP_F16, 0, AMP_F32, 0, 0, 2.0f, 0.125f}, /* the flat group */
-    {"flat.scale", 1, 1, 1, AMP_F16, 0, AMP_F32, 1, 0, 0.0f, 0.0f},
-    {"flat.last", 12, 1, 1, AMP_F16, 0, AMP_F32, 0, 0, 0.0f, 0.0f},
-    {"both", 9, 1, 1, AMP_F16, 1, AMP_BF16, 0, 0, 0.25f, 0.0f}};
+    {"odd", 37, 1, 1, AMP_F16, 0, AMP_F32, 0, 0.0f, 0.0f},
+    {"empty", 0, 1, 1, AMP_F16, 0, AMP_F32, 0, 0.0f, 0.0f},
+    {"bias", 5, 1, 1, AMP_F32, 0, AMP_F32, 1, 0.5f, -1.0f},
+    {"frozen", 3, 1, 0, AMP_F32, 0, AMP_F32, 0, 0.0f, 0.0f},
+    {"model only", 11, 0, 1, AMP_BF16, 1, AMP_F16, 0, -1.0f, 0.0f},
+    {NULL, 7, 1, 1, AMP_F16, 0, AMP_F32, 0, 2.0f, 0.125f}, /* the flat group */
+    {"flat.scale", 1, 1, 1, AMP_F16, 0, AMP_F32, 1, 0.0f, 0.0f},
+    {"flat.last", 12, 1, 1, AMP_F16, 0, AMP_F32, 0, 0.0f, 0.0f},
+    {"both", 9, 1, 1, AMP_F16, 1, AMP_BF16, 0, 0.25f, 0.0f}};
 
 typedef struct rig {
     amp_optimizer opt;
@@ -149,7 +149,7 @@ static amp_tensor rig_tensor(rig *r, int i, int other) {
     t.model           = s->model ? r->models + 4 * offset_of(i) : NULL;
     t.model_type      = s->model_type;
     t.keep_fp32       = s->keep_fp32;
-    t.no_weight_decay = s->no_weight_decay;
+    t.frozen          = !s->grad;
     t.lr_scale        = other ? 3.0f : s->lr_scale;
     t.weight_decay    = other ? 0.5f : s->weight_decay;
     return t;
@@ -758,6 +758,7 @@ static void shape_start(amp_optimizer *opt, amp_kind kind, double momentum, cons
         t.weight = shape_weights + 16 * i;
         t.grad   = shapes[i].grad ? shape_grads + 16 * i : NULL;
         t.own    = shapes[i].grad == 2;
+        t.frozen = !shapes[i].grad;
         CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
     }
     CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
@@ -1105,6 +1106,7 @@ static void golden_start(amp_optimizer *opt, double beta1, float fill) {
     t.n        = 1;
     t.weight   = golden_bias;
     t.grad     = NULL;
+    t.frozen   = 1;
     t.lr_scale = 0.25f;
     CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
@@ -1325,15 +1327,15 @@ static size_t read_tensors(const stream *s, const rig *r, size_t at) {
     for (i = 0; i < COUNT; i++) {
         const unsigned char *p      = s->bytes + at;
         const size_t         length = specs[i].name ? strlen(specs[i].name) : 0;
-        const float decay = specs[i].no_weight_decay ? 0.0f : r->opt.desc.weight_decay;
-        const float want  = specs[i].weight_decay > 0.0f ? specs[i].weight_decay : decay;
+        const float rate  = specs[i].lr_scale, decay = specs[i].weight_decay; /* negative: 0 */
+        const float all   = r->opt.desc.weight_decay;
         CHECK_EQ_U64(word_get(p), specs[i].n);
         CHECK_EQ_U64(word_get(p + 8), specs[i].grad ? 3 : 0);
         CHECK_EQ_U64(word_get(p + 16), 0); /* of fp32, moments and masters */
         CHECK_EQ_U64(word_get(p + 24), 0);
         CHECK_EQ_U64(word_get(p + 32),
-                     bits32(specs[i].lr_scale > 0.0f ? specs[i].lr_scale : 1.0f));
-        CHECK_EQ_U64(word_get(p + 40), bits32(want));
+                     bits32(rate > 0.0f ? rate : rate < 0.0f ? 0.0f : 1.0f));
+        CHECK_EQ_U64(word_get(p + 40), bits32(decay > 0.0f ? decay : decay < 0.0f ? 0.0f : all));
         CHECK_EQ_U64(word_get(p + 48), length);
         if (length) CHECK_MEM(p + 56, specs[i].name, length);
         at += 56 + length;

@@ -61,6 +61,7 @@ static amp_result golden_add(golden *g, int which, uint32_t k, int other) {
     t.n      = golden_n[k];
     t.weight = g->weights[k];
     if (k < 2) t.grad = g->grads[k];
+    t.frozen    = k == 2;
     t.grad_type = golden_type(which);
     if (which != GOLDEN_FIRST_STEP) {
         t.model      = g->models[k];

@@ -91,7 +91,8 @@ static amp_tensor tensor_of(machine *m, char letter, int i) {
     if (letter != 'm') t.weight = m->weight[i];
     else t.model = m->half[i];
     t.model_type = AMP_F16;
-    t.grad       = letter == 'f' ? NULL : m->grad[i];
+    t.grad       = m->grad[i];
+    t.frozen     = letter == 'f';
     t.keep_fp32  = letter == 'k';
     t.lr_scale   = i == 1 ? 0.5f : 0.0f;
     t.weight_decay = i == 2 ? 0.25f : 0.0f;
