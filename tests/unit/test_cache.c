@@ -1024,14 +1024,14 @@ TEST(counted, "manual: a session without a cache counts what it rounds and what 
         if (amp_cpu_force_tier(tier_names[i]) != AMP_OK) continue;
         OK(amp_capability_of(0, 0, &cpu));
         OK(start(&session, NULL, 0, NULL, NULL));
-        OK(amp_autocast_override(&session.autocast, "bf16", NULL));
+        OK(amp_autocast_override(&session.autocast, "bf16"));
         OK(amp_matmul(y, x, w, 64, 64, 64, AMP_F32));
         CHECK(session.rounded == (uint64_t)cpu.bf16 && session.left_fp32 == (uint64_t)!cpu.bf16);
         OK(amp_matmul(y, x, w, 8, 8, 8, AMP_F32)); /* small */
         OK(amp_matmul(y, x, w, 64, 64, 64, AMP_BF16));
         OK(amp_matmul(y, x, w, 0, 64, 64, AMP_F32));
         CHECK(session.rounded == (uint64_t)cpu.bf16 && session.left_fp32 == 1 + (uint64_t)!cpu.bf16);
-        OK(amp_autocast_override(&session.autocast, "off", NULL));
+        OK(amp_autocast_override(&session.autocast, "off"));
         OK(amp_linear(y, x, w, NULL, 64, 64, 64, AMP_F32));
         CHECK(session.rounded == (uint64_t)cpu.bf16 && session.left_fp32 == 2 + (uint64_t)!cpu.bf16);
         amp_autocast_use(NULL); /* what another thread has */

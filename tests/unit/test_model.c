@@ -263,7 +263,7 @@ static void fails(operation op) {
             for (i = 0; i < w.m.num; i++) w.m.t[i].brought = 0;
         }
     else observe();
-    if (op == ADD || op == FLAT) b->opt.refused = w.m.refused; /* prepare would say this */
+    if (op == ADD || op == FLAT) b->opt.refused.result = w.m.refused; /* prepare would say this */
     (void)amp_cpu_backend(NULL); /* OLDER */
     b->result = perform(op, b);
     if (was == AMP_OK || (was != error && was != b->result)) /* what fails without it may fail so */
