@@ -3015,6 +3015,8 @@ static amp_result ampi_missing(const char *what) {
     return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
 }
 
+static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
+
 /* A number out of its bounds; an enum's value that is none. */
 static amp_result ampi_out(const char *field, double x, const char *bounds) {
     return ampi_refuse(AMP_ERROR_INVALID_CONFIG, "%s is %g, and must be %s", field, x, bounds);
@@ -5961,9 +5963,9 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     x        = ampi_get_le(header + 8);
     a->flags = (uint32_t)(x >> 32);
     a->body  = ampi_get_le(header + 16);
-    return ampi_told((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS ? AMP_ERROR_NEWER
-                     : (uint32_t)x == 0 || a->body % 8 ? AMP_ERROR_CORRUPT /* sums take 8 bytes */
-                                                       : AMP_OK);
+    if ((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS)
+        return ampi_told(AMP_ERROR_NEWER); /* sums take eight bytes */
+    return ampi_told((uint32_t)x == 0 || a->body % 8 ? AMP_ERROR_CORRUPT : AMP_OK);
 }
 
 /* A file that is being loaded; what there was before, and what is in it. */
@@ -7099,15 +7101,28 @@ static int ampi_too_many(size_t a, size_t b) {
     return (a | b) >> (sizeof a * 4 - 2) && a && b > SIZE_MAX / 8 / a;
 }
 
+/* What is wrong with a matrix. */
+static AMPI_NOINLINE amp_result ampi_matrix_refuse(const char *name, const ampi_matrices *x,
+                                                   int used) {
+    AMPI_REFUSE(!amp_dtype_size(x->type), INVALID_ENUM,
+                "%s_type is %g, which amp.h does not know", name, (double)x->type);
+    AMPI_REFUSE(x->ld < x->cols, INVALID_ARGUMENT, "ld%s is %g, and must be %g or more (0: packed)",
+                name, (double)x->ld, (double)x->cols);
+    if (used && !x->x) return ampi_missing(name);
+    return ampi_refuse(AMP_ERROR_TOO_LARGE, "%s is too large: %g rows, %g apart; stride %g", name,
+                       (double)x->rows, (double)x->ld, (double)x->stride);
+}
+
 /* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. A matrix
    that is not used may be NULL. */
-AMPI_HOST AMPI_ALWAYS amp_result ampi_matrices_ok(ampi_matrices *x, size_t count, int used) {
-    if (!amp_dtype_size(x->type)) return AMP_ERROR_INVALID_ENUM;
+AMPI_HOST AMPI_ALWAYS amp_result ampi_matrices_ok(const char *name, ampi_matrices *x, size_t count,
+                                                  int used) {
     if (x->ld == 0) x->ld = x->cols ? x->cols : 1;
-    if (x->ld < x->cols) return AMP_ERROR_INVALID_ARGUMENT;
-    if (used && x->rows && x->cols && !x->x) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_too_many(x->rows, x->ld) || (count > 1 && ampi_too_many(count, x->stride))
-               ? AMP_ERROR_TOO_LARGE : AMP_OK;
+    used = used && x->rows && x->cols;
+    return amp_dtype_size(x->type) && x->ld >= x->cols && (x->x || !used) &&
+                   !ampi_too_many(x->rows, x->ld) &&
+                   (count <= 1 || !ampi_too_many(count, x->stride))
+               ? AMP_OK : ampi_matrix_refuse(name, x, used);
 }
 
 /* Is C's first element one of x, which is read? */
@@ -7122,40 +7137,80 @@ AMPI_HOST AMPI_ALWAYS int ampi_meets(const amp_gemm_args *g, const ampi_matrices
     return 0;
 }
 
-/* Check a product whose arguments are all there, and replace leading dimensions of 0. */
-static amp_result ampi_gemm_ok(amp_gemm_args *g) {
+/* Check a product whose arguments are all there, and replace leading dimensions of 0. names are
+   the caller's, of C, A and B. */
+static amp_result ampi_gemm_ok(amp_gemm_args *g, const char *const *names) {
     const int     reads = !ampi_is_zero(&g->alpha); /* A and B */
     ampi_matrices a = ampi_matrices_of(g, 0), b = ampi_matrices_of(g, 1);
     ampi_matrices c = {g->c, g->c_type, g->m, g->n, g->ldc, g->stride_c};
     ampi_matrices bias = {g->bias, g->bias_type, 1, g->n, g->n, 0};
-    AMPI_TRY(ampi_matrices_ok(&c, g->count, 1));
-    AMPI_TRY(ampi_matrices_ok(&a, g->count, reads));
-    AMPI_TRY(ampi_matrices_ok(&b, g->count, reads));
+    AMPI_TRY(ampi_matrices_ok(names[0], &c, g->count, 1));
+    AMPI_TRY(ampi_matrices_ok(names[1], &a, g->count, reads));
+    AMPI_TRY(ampi_matrices_ok(names[2], &b, g->count, reads));
     g->lda = a.ld;
     g->ldb = b.ld;
     g->ldc = c.ld;
-    if (!amp_dtype_size(g->compute) || (g->bias && !amp_dtype_size(g->bias_type)) ||
-        (unsigned)g->activation > AMP_ACTIVATION_RELU)
-        return AMP_ERROR_INVALID_ENUM;
-    if (g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
-                       (g->b_type != AMP_F32 && g->b_type != g->compute)))
-        return AMP_ERROR_MIXED_TYPES;
+    AMPI_TRY(ampi_type_ok("compute", g->compute));
+    if (g->bias) AMPI_TRY(ampi_type_ok("bias_type", g->bias_type));
+    if ((unsigned)g->activation > AMP_ACTIVATION_RELU)
+        return ampi_unknown("activation", (int)g->activation);
+    AMPI_REFUSE(g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
+                               (g->b_type != AMP_F32 && g->b_type != g->compute)), MIXED_TYPES,
+                "compute is %s, and a_type %s, b_type %s", ampi_type_names[g->compute],
+                ampi_type_names[g->a_type], ampi_type_names[g->b_type]);
     if (g->m == 0 || g->n == 0) return AMP_OK;
-    if (g->count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
-        (g->stride_c < g->n || g->stride_c * (g->count - 1) + g->n > g->ldc)) /* nor side by side */
-        return AMP_ERROR_OVERLAP;
-    if (g->bias && ampi_meets(g, &bias)) return AMP_ERROR_OVERLAP;
-    return reads && g->k && (ampi_meets(g, &a) || ampi_meets(g, &b)) ? AMP_ERROR_OVERLAP : AMP_OK;
+    /* neither one behind another, nor side by side? */
+    AMPI_REFUSE(g->count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n &&
+                    (g->stride_c < g->n || g->stride_c * (g->count - 1) + g->n > g->ldc), OVERLAP,
+                "stride_c is %g, with m %g and ldc %g: matrices of the batch overlap in c",
+                (double)g->stride_c, (double)g->m, (double)g->ldc);
+    AMPI_REFUSE(g->bias && ampi_meets(g, &bias), OVERLAP, "%s begins at an element of bias",
+                names[0]);
+    AMPI_REFUSE(reads && g->k && ampi_meets(g, &a), OVERLAP, "%s begins at an element of %s",
+                names[0], names[1]);
+    AMPI_REFUSE(reads && g->k && ampi_meets(g, &b), OVERLAP, "%s begins at an element of %s",
+                names[0], names[2]);
+    return AMP_OK;
 }
 
+/* Why CUDA has refused a product. */
+static AMPI_NOINLINE amp_result ampi_gemm_refuse(const amp_backend *b, const amp_gemm_args *g,
+                                                 amp_result result) {
+    const char *const *names = ampi_type_names;
+    switch (result) {
+    case AMP_ERROR_UNSUPPORTED:
+        return ampi_refuse(result, "backend has %s cuBLAS handle, and compute is %s: on CUDA it "
+                           "needs one, and rounds no operands",
+                           b->context ? "a" : "no", names[g->compute]);
+    case AMP_ERROR_MIXED_TYPES:
+        return ampi_refuse(result, "a_type is %s, b_type %s, c_type %s: CUDA needs A and B of one "
+                           "type, and C of that or fp32",
+                           names[g->a_type], names[g->b_type], names[g->c_type]);
+    case AMP_ERROR_WORKSPACE:
+        return ampi_refuse(result, "backend.workspace_size is %g: too small, or 0 in a capture",
+                           (double)(b->workspace ? b->workspace_size : 0));
+    case AMP_ERROR_TOO_LARGE:
+        return ampi_refuse(result, "m is %g, n %g, k %g: CUDA needs them, count, lda, ldb and ldc "
+                           "below 2^31", (double)g->m, (double)g->n, (double)g->k);
+    default: return ampi_told(result);
+    }
+}
+
+static const char *const ampi_gemm_names[] = {"c", "a", "b"};
+
 /* Check and run a product whose arguments are all there, and an alpha of 0 is one. */
-static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
-    AMPI_TRY(ampi_gemm_ok(g));
+static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g,
+                            const char *const *names) {
+    amp_result result;
+    AMPI_TRY(ampi_gemm_ok(g, names));
+    AMPI_REFUSE(backend && !backend->functions, INVALID_ARGUMENT,
+                "backend was not made by amp_cuda_backend");
     if (g->m == 0 || g->n == 0) return AMP_OK;
     if (ampi_current.product_fn && !g->compute)
         AMPI_TRY(ampi_current.product_fn(ampi_current.context, backend, g));
     if (!backend) return ampi_cpu_gemm(NULL, g);
-    return backend->functions->gemm_fn(backend, g);
+    result = backend->functions->gemm_fn(backend, g);
+    return result == AMP_OK ? AMP_OK : ampi_gemm_refuse(backend, g, result);
 }
 
 /* A product of packed fp32 matrices. */
@@ -7183,26 +7238,27 @@ static amp_gemm_args ampi_product(void *c, const void *a, int trans_a, const voi
 
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, const amp_gemm_args *args) {
     amp_gemm_args g;
-    if (!args) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!args) return ampi_missing("args");
     g = *args;
     if (ampi_is_zero(&g.alpha)) g.alpha = 1.0f;
     if (g.count == 0) g.count = 1;
-    return ampi_gemm(backend, &g);
+    return ampi_gemm(backend, &g, ampi_gemm_names);
 }
 
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b, size_t m, size_t n,
                               size_t k, amp_dtype compute) {
     amp_gemm_args g = ampi_product(c, a, 0, b, 0, m, n, k);
     g.compute = compute;
-    return ampi_gemm(NULL, &g);
+    return ampi_gemm(NULL, &g, ampi_gemm_names);
 }
 
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute) {
-    amp_gemm_args g = ampi_product(y, x, 0, w, 1, rows, out, in);
+    static const char *const names[] = {"y", "x", "w"};
+    amp_gemm_args            g       = ampi_product(y, x, 0, w, 1, rows, out, in);
     g.bias    = bias;
     g.compute = compute;
-    return ampi_gemm(NULL, &g);
+    return ampi_gemm(NULL, &g, names);
 }
 
 AMPI_STRICT_END
@@ -7217,26 +7273,29 @@ static int ampi_floats_meet(const float *x, size_t n, const float *y, size_t m) 
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
                                        const float *x, const float *w, size_t rows, size_t in,
                                        size_t out, int accumulate, amp_dtype compute) {
+    static const char *const names[] = {"dx", "dy", "w", "dw", "dy", "x"};
+    const float *const at[] = {dx, dy, w, dw, dy, x};
+    const size_t       n[]  = {rows * in, rows * out, out * in, out * in, rows * out, rows * in};
     amp_gemm_args of_x = ampi_product(dx, dy, 0, w, 0, rows, in, out);
     amp_gemm_args of_w = ampi_product(dw, dy, 1, x, 0, out, in, rows);
     ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
     uint32_t      fp;
     size_t        i;
-    if (!amp_dtype_size(compute)) return AMP_ERROR_INVALID_ENUM;
+    AMPI_TRY(ampi_type_ok("compute", compute));
     of_x.compute = of_w.compute = compute;
     if (accumulate) of_w.beta = 1.0f;
-    if (dx) AMPI_TRY(ampi_gemm_ok(&of_x));
-    if (dw) AMPI_TRY(ampi_gemm_ok(&of_w));
-    if (dbias) AMPI_TRY(ampi_matrices_ok(&sums, 1, 1));
-    if (dbias) AMPI_TRY(ampi_matrices_ok(&of_dy, 1, 1));
-    if (ampi_floats_meet(dw, out * in, w, out * in) ||
-        ampi_floats_meet(dw, out * in, dx, rows * in) ||
-        ampi_floats_meet(dbias, out, w, out * in) || ampi_floats_meet(dbias, out, x, rows * in) ||
-        ampi_floats_meet(dbias, out, dy, rows * out) ||
-        ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in))
-        return AMP_ERROR_OVERLAP;
-    if (dw) AMPI_TRY(ampi_gemm(NULL, &of_w)); /* first, as dx may be x */
-    if (dx) AMPI_TRY(ampi_gemm(NULL, &of_x));
+    if (dx) AMPI_TRY(ampi_gemm_ok(&of_x, names));
+    if (dw) AMPI_TRY(ampi_gemm_ok(&of_w, names + 3));
+    if (dbias) AMPI_TRY(ampi_matrices_ok("dbias", &sums, 1, 1));
+    if (dbias) AMPI_TRY(ampi_matrices_ok("dy", &of_dy, 1, 1));
+    for (i = 0; i < 6; i++) {
+        AMPI_REFUSE(ampi_floats_meet(dbias, out, at[i], n[i]), OVERLAP, "dbias overlaps %s",
+                    names[i]);
+        AMPI_REFUSE(i < 3 && i != 1 && ampi_floats_meet(dw, out * in, at[i], n[i]), OVERLAP,
+                    "dw overlaps %s", names[i]);
+    }
+    if (dw) AMPI_TRY(ampi_gemm(NULL, &of_w, names + 3)); /* first, as dx may be x */
+    if (dx) AMPI_TRY(ampi_gemm(NULL, &of_x, names));
     if (!dbias) return AMP_OK;
     if (!accumulate) memset(dbias, 0, out * sizeof *dbias);
     fp = ampi_fp_begin();
@@ -7885,8 +7944,6 @@ AMPI_STATIC_ASSERT(ampi_policies_are_all,
                    (int)AMPI_NUM_POLICIES == (int)AMP_POLICY_KERAS_MIXED_BFLOAT16 + 1);
 AMPI_STATIC_ASSERT(ampi_ops_have_room,
                    (size_t)AMP_NUM_OPS <= sizeof ((amp_autocast *)0)->ops / sizeof(ampi_ruling));
-
-static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
 
 static int ampi_find_op(const char *name, size_t length) {
     size_t i;
@@ -8663,7 +8720,7 @@ AMP_DEF void ampi_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned)) {
     g.ldb   = (size_t)(swap ? lda : ldb);
     g.ldc   = (size_t)ldc;
     if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
-        ldc > 0 && ampi_gemm(NULL, &g) == AMP_OK)
+        ldc > 0 && ampi_gemm(NULL, &g, ampi_gemm_names) == AMP_OK)
         return;
     (cblas_sgemm)(AMPI_LIKE(CblasRowMajor, order), AMPI_LIKE(CblasTrans, trans_a),
                   AMPI_LIKE(CblasTrans, trans_b), AMPI_CBLAS_REST);
