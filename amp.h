@@ -291,10 +291,9 @@ typedef enum amp_result {
     AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
 } amp_result;
 
-/* What was wrong in this thread's last call of a function that returned an error (or begin_step,
-   for one), except amp_cuda_*: field, value, bounds; tensor; missing call. Never NULL; "" before
-   any. The next error replaces it, nothing else does. If the compiler has no thread-local storage,
-   it is the last error of any thread. */
+/* What was wrong in this thread's last call, except of amp_cuda_*, that returned an error (or in
+   begin_step): field, value, bounds; tensor; missing call. Never NULL; "" before any. Only the
+   next error replaces it. */
 AMP_DEF const char *amp_problem(void);
 
 /* A sentence for result, and the version that is linked, "0.9.0". Both are static, never NULL. */
@@ -2762,7 +2761,7 @@ static const char *const ampi_texts[] = {
     "a NULL pointer, or an index or length out of range",
     "a dtype, preset or kind that amp.h does not know",
     "a number is NaN, infinite, out of range or contradicts another",
-    "not offered here, or not while a stream is captured, or without a cuBLAS handle",
+    "not offered here, or not without a cuBLAS handle, while a stream is captured, with compute",
     "arrays overlap that must not",
     "the allocator returned NULL",
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
@@ -2783,7 +2782,7 @@ static const char *const ampi_texts[] = {
     "the state was saved by a newer amp.h",
     "the state is damaged: its checksum does not match",
     "the state is of other tensors or another kind of optimizer",
-    "fp16 and bf16 meet, or types that cuBLAS does not multiply",
+    "fp16 and bf16 meet, or types of A, B and C that cuBLAS does not multiply",
     "the op is not safe in 16 bits: override it, or use its logits",
     "a word of the policy cannot be understood",
     "give the backend a workspace, or a larger one, for this product on CUDA",
@@ -3728,10 +3727,9 @@ static AMPI_NOINLINE amp_result ampi_amount_ok(const char *field, const float *x
     return ampi_f32_in(x) ? AMP_OK : ampi_out(field, (double)*x, "0 or more, and finite");
 }
 
-static amp_result ampi_f64_ok(const char *field, const double *x, double low, double high,
-                              const char *bounds) {
-    return ampi_f64_in(x, low, high) ? AMP_OK : ampi_out(field, *x, bounds);
-}
+/* Refuses a number of d, a desc, that is out of its bounds. */
+#define AMPI_BOUND(is, desc, field, bounds) \
+    do { if (!(is)) return ampi_out(#desc "." #field, (double)d->field, bounds); } while (0)
 
 /* May this be the scale? Finite, above 0, and with AMPI_SAFE from min_scale to max_scale. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
@@ -3743,21 +3741,17 @@ static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
 static amp_result ampi_scaler_numbers_ok(const amp_scaler_desc *d) {
     static const char *const size  = "finite, and more than 0 (0: the default)";
     static const char *const count = "1 or more (0: the default)";
-    if (!ampi_f32_in(&d->init_scale))
-        return ampi_out("amp_scaler_desc.init_scale", (double)d->init_scale, size);
-    if (!ampi_f32_in(&d->min_scale))
-        return ampi_out("amp_scaler_desc.min_scale", (double)d->min_scale, size);
-    if (!ampi_f32_in(&d->max_scale))
-        return ampi_out("amp_scaler_desc.max_scale", (double)d->max_scale, size);
-    if (d->growth_interval < 0)
-        return ampi_out("amp_scaler_desc.growth_interval", d->growth_interval, count);
-    if (d->hysteresis < 0)
-        return ampi_out("amp_scaler_desc.hysteresis", d->hysteresis, count);
-    if (!ampi_f64_in(&d->growth_factor, 0.0, 0.0))
-        AMPI_TRY(ampi_f64_ok("amp_scaler_desc.growth_factor", &d->growth_factor, 1.0, AMPI_F64_MAX,
-                             "finite, and 1 or more (0: the default)"));
-    return ampi_f64_ok("amp_scaler_desc.backoff_factor", &d->backoff_factor, 0.0, 1.0,
-                       "more than 0 and at most 1 (0: the default)");
+    AMPI_BOUND(ampi_f32_in(&d->init_scale), amp_scaler_desc, init_scale, size);
+    AMPI_BOUND(ampi_f32_in(&d->min_scale), amp_scaler_desc, min_scale, size);
+    AMPI_BOUND(ampi_f32_in(&d->max_scale), amp_scaler_desc, max_scale, size);
+    AMPI_BOUND(d->growth_interval >= 0, amp_scaler_desc, growth_interval, count);
+    AMPI_BOUND(d->hysteresis >= 0, amp_scaler_desc, hysteresis, count);
+    AMPI_BOUND(ampi_f64_in(&d->growth_factor, 0.0, 0.0) ||
+                   ampi_f64_in(&d->growth_factor, 1.0, AMPI_F64_MAX), amp_scaler_desc,
+               growth_factor, "finite, and 1 or more (0: the default)");
+    AMPI_BOUND(ampi_f64_in(&d->backoff_factor, 0.0, 1.0), amp_scaler_desc, backoff_factor,
+               "more than 0 and at most 1 (0: the default)");
+    return AMP_OK;
 }
 
 /* Does the preset allow these limits and this first scale? */
@@ -4034,16 +4028,16 @@ static AMPI_NOINLINE amp_result ampi_desc_numbers_ok(const amp_optimizer_desc *d
     static const char *const amount = "0 or more, and finite";
     const float              eps    = (float)d->eps;
     const double             most   = (double)AMPI_F32_MAX;
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta1", &d->beta1, 0.0, AMPI_BELOW_1, factor));
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor));
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.eps", &d->eps, 0.0, most, amount));
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.momentum", &d->momentum, 0.0, most, amount));
-    AMPI_TRY(ampi_amount_ok("amp_optimizer_desc.weight_decay", &d->weight_decay));
-    AMPI_TRY(ampi_amount_ok("amp_optimizer_desc.max_norm", &d->max_norm));
-    if (d->eps > 0.0 && !(eps > 0.0f))
-        return ampi_out("amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
-    if (d->nesterov && !((float)d->momentum > 0.0f))
-        return ampi_out("amp_optimizer_desc.momentum", d->momentum, "more than 0 for nesterov");
+    AMPI_BOUND(ampi_f64_in(&d->beta1, 0.0, AMPI_BELOW_1), amp_optimizer_desc, beta1, factor);
+    AMPI_BOUND(ampi_f64_in(&d->beta2, 0.0, AMPI_BELOW_1), amp_optimizer_desc, beta2, factor);
+    AMPI_BOUND(ampi_f64_in(&d->eps, 0.0, most), amp_optimizer_desc, eps, amount);
+    AMPI_BOUND(ampi_f64_in(&d->momentum, 0.0, most), amp_optimizer_desc, momentum, amount);
+    AMPI_BOUND(ampi_f32_in(&d->weight_decay), amp_optimizer_desc, weight_decay, amount);
+    AMPI_BOUND(ampi_f32_in(&d->max_norm), amp_optimizer_desc, max_norm, amount);
+    AMPI_BOUND(!(d->eps > 0.0) || eps > 0.0f, amp_optimizer_desc, eps,
+               "more than 0 in fp32, or 0");
+    AMPI_BOUND(!d->nesterov || (float)d->momentum > 0.0f, amp_optimizer_desc, momentum,
+               "more than 0 for nesterov");
     return AMP_OK;
 }
 
@@ -5498,10 +5492,10 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
     const ampi_slot   *s     = &opt->plan->host_slots[i];
     const ampi_stored *m     = s->moment;
     const int          needs = set && s->n;
+    const int          none  = (first && !m[0].data) || (second && !m[1].data);
     amp_result         result = AMP_OK;
-    if ((first && !m[0].data) || (second && !m[1].data))
-        result = ampi_refuse(AMP_ERROR_UNSUPPORTED,
-                             "it has no such moment: it is frozen, own, or of another desc.kind");
+    if (none) result = ampi_refuse(AMP_ERROR_UNSUPPORTED, "it has no such moment: it is frozen, "
+                                                          "own, or of another desc.kind");
     else if (needs && m[0].data && !first) result = ampi_missing("first");
     else if (needs && m[1].data && !second) result = ampi_missing("second");
     return ampi_of(opt, (size_t)i, result);
@@ -5796,14 +5790,6 @@ static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot) {
 
 AMPI_COLD_BEGIN
 
-/* The file has another storage format: tells both names. */
-static void ampi_stores_other(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
-    a->result = ampi_refuse(
-        AMP_ERROR_MISMATCH,
-        "amp_storage.%s is %s in the file, not %s: set desc.storage or amp_tensor.storage", what,
-        theirs <= AMP_FORMAT_SR ? ampi_formats[theirs].name : "unknown", ampi_formats[ours].name);
-}
-
 /* Which moments a tensor has, with 4 if it is own, and 8 if its moments are missing; the formats
    of masters and moments. SPLIT is saved as the fp32 that it is. Fp32 masters are loaded from all
    formats. */
@@ -5824,10 +5810,16 @@ static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
         ampi_differs(a, "amp_tensor.own", file.has >> 2, has >> 2);
     else if (file.has != has)
         ampi_differs(a, "which moments it has (frozen: 0)", file.has, has);
-    else if (file.moments != moments)
-        ampi_stores_other(a, "moments", file.moments, moments);
-    else if (masters && file.masters != masters)
-        ampi_stores_other(a, "master", file.masters, masters);
+    else if (file.moments != moments || (masters && file.masters != masters)) {
+        const int      of = file.moments != moments;
+        const uint64_t theirs = of ? file.moments : file.masters;
+        a->result = ampi_refuse(
+            AMP_ERROR_MISMATCH,
+            "amp_storage.%s is %s in the file, not %s: set desc.storage or amp_tensor.storage",
+            of ? "moments" : "master",
+            theirs <= AMP_FORMAT_SR ? ampi_formats[theirs].name : "unknown",
+            ampi_formats[of ? moments : masters].name);
+    }
 }
 
 /* Size, options and name of tensor i. */
@@ -6117,12 +6109,6 @@ typedef struct ampi_target {
     ampi_state   state;
 } ampi_target;
 
-static amp_result ampi_long_path(size_t length) {
-    return ampi_refuse(AMP_ERROR_TOO_LARGE,
-                       "path, or what it leads to, has %g bytes, and must have less than 4080",
-                       (double)length);
-}
-
 #ifdef _WIN32
 #define AMPI_SEPARATORS "/\\:"
 #else
@@ -6179,8 +6165,8 @@ static amp_result ampi_follow(ampi_target *to) {
         const ssize_t length = readlink(to->path, link, sizeof link);
         const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(to->path) : 0;
         if (length <= 0) return AMP_OK;
-        if (before + (size_t)length >= AMPI_PATH)
-            return ampi_long_path(before + (size_t)length);
+        AMPI_REFUSE(before + (size_t)length >= AMPI_PATH, TOO_LARGE,
+                    "path leads to one of 4080 bytes or more");
         memcpy(to->path + before, link, (size_t)length);
         to->path[before + (size_t)length] = '\0';
     }
@@ -6368,7 +6354,8 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     int          error;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     if (!path) return ampi_missing("path");
-    if (strlen(path) >= AMPI_PATH) return ampi_long_path(strlen(path));
+    AMPI_REFUSE(strlen(path) >= AMPI_PATH, TOO_LARGE,
+                "path has %g bytes, and must have less than 4080", (double)strlen(path));
     to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (!to) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
     to->error = 0;
@@ -7173,29 +7160,6 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g, const char *const *names) {
     return AMP_OK;
 }
 
-/* Why CUDA has refused a product. */
-static AMPI_NOINLINE amp_result ampi_gemm_refuse(const amp_backend *b, const amp_gemm_args *g,
-                                                 amp_result result) {
-    const char *const *names = ampi_type_names;
-    switch (result) {
-    case AMP_ERROR_UNSUPPORTED:
-        return ampi_refuse(result, "backend has %s cuBLAS handle, and compute is %s: on CUDA it "
-                           "needs one, and rounds no operands",
-                           b->context ? "a" : "no", names[g->compute]);
-    case AMP_ERROR_MIXED_TYPES:
-        return ampi_refuse(result, "a_type is %s, b_type %s, c_type %s: CUDA needs A and B of one "
-                           "type, and C of that or fp32",
-                           names[g->a_type], names[g->b_type], names[g->c_type]);
-    case AMP_ERROR_WORKSPACE:
-        return ampi_refuse(result, "backend.workspace_size is %g: too small, or 0 in a capture",
-                           (double)(b->workspace ? b->workspace_size : 0));
-    case AMP_ERROR_TOO_LARGE:
-        return ampi_refuse(result, "m is %g, n %g, k %g: CUDA needs them, count, lda, ldb and ldc "
-                           "below 2^31", (double)g->m, (double)g->n, (double)g->k);
-    default: return ampi_told(result);
-    }
-}
-
 static const char *const ampi_gemm_names[] = {"c", "a", "b"};
 
 /* Check and run a product whose arguments are all there, and an alpha of 0 is one. */
@@ -7210,7 +7174,10 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g,
         AMPI_TRY(ampi_current.product_fn(ampi_current.context, backend, g));
     if (!backend) return ampi_cpu_gemm(NULL, g);
     result = backend->functions->gemm_fn(backend, g);
-    return result == AMP_OK ? AMP_OK : ampi_gemm_refuse(backend, g, result);
+    if (result == AMP_OK) return result;
+    return ampi_refuse(result, "m %g, n %g, k %g, a_type %s, c_type %s: %s", (double)g->m,
+                       (double)g->n, (double)g->k, ampi_type_names[g->a_type],
+                       ampi_type_names[g->c_type], amp_result_string(result));
 }
 
 /* A product of packed fp32 matrices. */
