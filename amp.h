@@ -3026,14 +3026,14 @@ static amp_result ampi_unknown(const char *field, int value) {
                        (double)value);
 }
 
-static amp_result ampi_type_ok(const char *field, amp_dtype type) {
+static amp_result ampi_type_known(const char *field, amp_dtype type) {
     return amp_dtype_size(type) ? AMP_OK : ampi_unknown(field, (int)type);
 }
 
 static AMPI_NOINLINE amp_result ampi_arrays_ok(const void *dst, amp_dtype dst_type, const void *src,
                                                amp_dtype src_type, size_t n) {
-    AMPI_TRY(ampi_type_ok("dst_type", dst_type));
-    AMPI_TRY(ampi_type_ok("src_type", src_type));
+    AMPI_TRY(ampi_type_known("dst_type", dst_type));
+    AMPI_TRY(ampi_type_known("src_type", src_type));
     AMPI_REFUSE(n && (!src || !dst), INVALID_ARGUMENT, "%s is NULL, and n is %g",
                 src ? "dst" : "src", (double)n);
     return AMP_OK;
@@ -4065,7 +4065,7 @@ static amp_result ampi_storage_ok(const amp_storage *s) {
 
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     amp_scaler scaler;
-    AMPI_TRY(ampi_type_ok("amp_optimizer_desc.dtype", d->dtype));
+    AMPI_TRY(ampi_type_known("amp_optimizer_desc.dtype", d->dtype));
     if ((unsigned)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
         return ampi_unknown("amp_optimizer_desc.kind", (int)d->kind);
     AMPI_TRY(ampi_desc_numbers_ok(d));
@@ -4187,8 +4187,8 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
 static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
                                                   int flat) {
     const int halves = t->model && t->model_type != AMP_F32;
-    AMPI_TRY(ampi_type_ok("grad_type", t->grad_type));
-    if (t->model) AMPI_TRY(ampi_type_ok("model_type", t->model_type));
+    AMPI_TRY(ampi_type_known("grad_type", t->grad_type));
+    if (t->model) AMPI_TRY(ampi_type_known("model_type", t->model_type));
     AMPI_REFUSE(halves && t->model == (void *)t->weight, INVALID_CONFIG,
                 "its model is its weight, but model_type is of 16 bits");
     AMPI_REFUSE(t->grad == AMP_NO_GRAD, INVALID_ARGUMENT,
@@ -7137,8 +7137,8 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g, const char *const *names) {
     g->lda = a.ld;
     g->ldb = b.ld;
     g->ldc = c.ld;
-    AMPI_TRY(ampi_type_ok("compute", g->compute));
-    if (g->bias) AMPI_TRY(ampi_type_ok("bias_type", g->bias_type));
+    AMPI_TRY(ampi_type_known("compute", g->compute));
+    if (g->bias) AMPI_TRY(ampi_type_known("bias_type", g->bias_type));
     if ((unsigned)g->activation > AMP_ACTIVATION_RELU)
         return ampi_unknown("activation", (int)g->activation);
     AMPI_REFUSE(g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
@@ -7248,7 +7248,7 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
     uint32_t      fp;
     size_t        i;
-    AMPI_TRY(ampi_type_ok("compute", compute));
+    AMPI_TRY(ampi_type_known("compute", compute));
     of_x.compute = of_w.compute = compute;
     if (accumulate) of_w.beta = 1.0f;
     if (dx) AMPI_TRY(ampi_gemm_ok(&of_x, names));
@@ -7953,7 +7953,7 @@ AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dt
     if (!ac) return ampi_missing("ac");
     memset(ac, 0, sizeof *ac);
     if ((unsigned)policy >= (unsigned)AMPI_NUM_POLICIES) return ampi_unknown("policy", (int)policy);
-    AMPI_TRY(ampi_type_ok("dtype", dtype));
+    AMPI_TRY(ampi_type_known("dtype", dtype));
     ampi_set_policy(ac, policy, dtype ? dtype : ampi_policy_types[policy]);
     return AMP_OK;
 }
@@ -7963,7 +7963,7 @@ AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
     const amp_scope       *around;
     amp_scope             *s;
     if (!ac || !scope) return ampi_missing(ac ? "scope" : "ac");
-    AMPI_TRY(ampi_type_ok("amp_scope.dtype", scope->dtype));
+    AMPI_TRY(ampi_type_known("amp_scope.dtype", scope->dtype));
     if ((unsigned)scope->mode > (unsigned)AMP_AUTOCAST_OFF)
         return ampi_unknown("amp_scope.mode", (int)scope->mode);
     AMPI_REFUSE(ac->depth >= AMP_MAX_SCOPES, TOO_LARGE,
@@ -8034,7 +8034,7 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
     if (count && !inputs) return ampi_missing("inputs");
     AMPI_REFUSE(count < 0, INVALID_ARGUMENT, "count is %g, and must be 0 or more", (double)count);
     for (i = 0; i < count; i++) {
-        AMPI_TRY(ampi_type_ok("one of inputs", inputs[i]));
+        AMPI_TRY(ampi_type_known("one of inputs", inputs[i]));
         seen |= 1u << inputs[i];
     }
     type = seen == 1u << AMP_F16 ? AMP_F16 : seen == 1u << AMP_BF16 ? AMP_BF16 : AMP_F32;
@@ -8224,7 +8224,7 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
 #ifndef AMP_NO_STDLIB
     int on, type;
 #endif
-    AMPI_TRY(ampi_type_ok("amp_session_desc.dtype", s->dtype));
+    AMPI_TRY(ampi_type_known("amp_session_desc.dtype", s->dtype));
     if (on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
         low = AMP_BF16;
     AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, low));
