@@ -291,10 +291,9 @@ typedef enum amp_result {
     AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
 } amp_result;
 
-/* What was wrong in this thread's last call of a function that returned an error (or begin_step,
-   for one), except amp_cuda_*: field, value, bounds; tensor; missing call. Never NULL; "" before
-   any. The next error replaces it, nothing else does. If the compiler has no thread-local storage,
-   it is the last error of any thread. */
+/* What was wrong in this thread's last call, except of amp_cuda_*, that returned an error (or in
+   begin_step): field, value, bounds; tensor; missing call. Never NULL; "" before any. Only the
+   next error replaces it. */
 AMP_DEF const char *amp_problem(void);
 
 /* A sentence for result, and the version that is linked, "0.9.0". Both are static, never NULL. */
@@ -2766,7 +2765,7 @@ static const char *const ampi_texts[] = {
     "a NULL pointer, or an index or length out of range",
     "a dtype, preset or kind that amp.h does not know",
     "a number is NaN, infinite, out of range or contradicts another",
-    "not offered here, or not while a stream is captured, or without a cuBLAS handle",
+    "not offered here, or not without a cuBLAS handle, while a stream is captured, with compute",
     "arrays overlap that must not",
     "the allocator returned NULL",
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
@@ -2787,7 +2786,7 @@ static const char *const ampi_texts[] = {
     "the state was saved by a newer amp.h",
     "the state is damaged: its checksum does not match",
     "the state is of other tensors or another kind of optimizer",
-    "fp16 and bf16 meet, or types that cuBLAS does not multiply",
+    "fp16 and bf16 meet, or types of A, B and C that cuBLAS does not multiply",
     "the op is not safe in 16 bits: override it, or use its logits",
     "a word of the policy cannot be understood",
     "give the backend a workspace, or a larger one, for this product on CUDA",
@@ -3019,6 +3018,8 @@ static amp_result ampi_missing(const char *what) {
     return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
 }
 
+static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
+
 /* A number out of its bounds; an enum's value that is none. */
 static amp_result ampi_out(const char *field, double x, const char *bounds) {
     return ampi_refuse(AMP_ERROR_INVALID_CONFIG, "%s is %g, and must be %s", field, x, bounds);
@@ -3029,14 +3030,14 @@ static amp_result ampi_unknown(const char *field, int value) {
                        (double)value);
 }
 
-static amp_result ampi_type_ok(const char *field, amp_dtype type) {
+static amp_result ampi_type_known(const char *field, amp_dtype type) {
     return amp_dtype_size(type) ? AMP_OK : ampi_unknown(field, (int)type);
 }
 
 static AMPI_NOINLINE amp_result ampi_arrays_ok(const void *dst, amp_dtype dst_type, const void *src,
                                                amp_dtype src_type, size_t n) {
-    AMPI_TRY(ampi_type_ok("dst_type", dst_type));
-    AMPI_TRY(ampi_type_ok("src_type", src_type));
+    AMPI_TRY(ampi_type_known("dst_type", dst_type));
+    AMPI_TRY(ampi_type_known("src_type", src_type));
     AMPI_REFUSE(n && (!src || !dst), INVALID_ARGUMENT, "%s is NULL, and n is %g",
                 src ? "dst" : "src", (double)n);
     return AMP_OK;
@@ -3739,10 +3740,9 @@ static amp_result ampi_finite_ok(const char *field, const float *x) {
     return ampi_nonfinite(ampi_load_u32(x, 0)) ? ampi_out(field, (double)*x, "finite") : AMP_OK;
 }
 
-static amp_result ampi_f64_ok(const char *field, const double *x, double low, double high,
-                              const char *bounds) {
-    return ampi_f64_in(x, low, high) ? AMP_OK : ampi_out(field, *x, bounds);
-}
+/* Refuses a number of d, a desc, that is out of its bounds. */
+#define AMPI_BOUND(is, desc, field, bounds) \
+    do { if (!(is)) return ampi_out(#desc "." #field, (double)d->field, bounds); } while (0)
 
 /* May this be the scale? Finite, above 0, and with AMPI_SAFE from min_scale to max_scale. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
@@ -3754,21 +3754,17 @@ static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
 static amp_result ampi_scaler_numbers_ok(const amp_scaler_desc *d) {
     static const char *const size  = "finite, and more than 0 (0: the default)";
     static const char *const count = "1 or more (0: the default)";
-    if (!ampi_f32_in(&d->init_scale))
-        return ampi_out("amp_scaler_desc.init_scale", (double)d->init_scale, size);
-    if (!ampi_f32_in(&d->min_scale))
-        return ampi_out("amp_scaler_desc.min_scale", (double)d->min_scale, size);
-    if (!ampi_f32_in(&d->max_scale))
-        return ampi_out("amp_scaler_desc.max_scale", (double)d->max_scale, size);
-    if (d->growth_interval < 0)
-        return ampi_out("amp_scaler_desc.growth_interval", d->growth_interval, count);
-    if (d->hysteresis < 0)
-        return ampi_out("amp_scaler_desc.hysteresis", d->hysteresis, count);
-    if (!ampi_f64_in(&d->growth_factor, 0.0, 0.0))
-        AMPI_TRY(ampi_f64_ok("amp_scaler_desc.growth_factor", &d->growth_factor, 1.0, AMPI_F64_MAX,
-                             "finite, and 1 or more (0: the default)"));
-    return ampi_f64_ok("amp_scaler_desc.backoff_factor", &d->backoff_factor, 0.0, 1.0,
-                       "more than 0 and at most 1 (0: the default)");
+    AMPI_BOUND(ampi_f32_in(&d->init_scale), amp_scaler_desc, init_scale, size);
+    AMPI_BOUND(ampi_f32_in(&d->min_scale), amp_scaler_desc, min_scale, size);
+    AMPI_BOUND(ampi_f32_in(&d->max_scale), amp_scaler_desc, max_scale, size);
+    AMPI_BOUND(d->growth_interval >= 0, amp_scaler_desc, growth_interval, count);
+    AMPI_BOUND(d->hysteresis >= 0, amp_scaler_desc, hysteresis, count);
+    AMPI_BOUND(ampi_f64_in(&d->growth_factor, 0.0, 0.0) ||
+                   ampi_f64_in(&d->growth_factor, 1.0, AMPI_F64_MAX), amp_scaler_desc,
+               growth_factor, "finite, and 1 or more (0: the default)");
+    AMPI_BOUND(ampi_f64_in(&d->backoff_factor, 0.0, 1.0), amp_scaler_desc, backoff_factor,
+               "more than 0 and at most 1 (0: the default)");
+    return AMP_OK;
 }
 
 /* Does the preset allow these limits and this first scale? */
@@ -4046,16 +4042,16 @@ static AMPI_NOINLINE amp_result ampi_desc_numbers_ok(const amp_optimizer_desc *d
     const float              eps    = (float)d->eps;
     const double             most   = (double)AMPI_F32_MAX;
     const double             least  = -AMPI_F64_MAX;
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta1", &d->beta1, least, AMPI_BELOW_1, factor));
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.beta2", &d->beta2, least, AMPI_BELOW_1, factor));
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.eps", &d->eps, 0.0, most, amount));
-    AMPI_TRY(ampi_f64_ok("amp_optimizer_desc.momentum", &d->momentum, 0.0, most, amount));
+    AMPI_BOUND(ampi_f64_in(&d->beta1, least, AMPI_BELOW_1), amp_optimizer_desc, beta1, factor);
+    AMPI_BOUND(ampi_f64_in(&d->beta2, least, AMPI_BELOW_1), amp_optimizer_desc, beta2, factor);
+    AMPI_BOUND(ampi_f64_in(&d->eps, 0.0, most), amp_optimizer_desc, eps, amount);
+    AMPI_BOUND(ampi_f64_in(&d->momentum, 0.0, most), amp_optimizer_desc, momentum, amount);
     AMPI_TRY(ampi_finite_ok("amp_optimizer_desc.weight_decay", &d->weight_decay));
-    AMPI_TRY(ampi_amount_ok("amp_optimizer_desc.max_norm", &d->max_norm));
-    if (d->eps > 0.0 && !(eps > 0.0f))
-        return ampi_out("amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
-    if (d->nesterov && !((float)d->momentum > 0.0f))
-        return ampi_out("amp_optimizer_desc.momentum", d->momentum, "more than 0 for nesterov");
+    AMPI_BOUND(ampi_f32_in(&d->max_norm), amp_optimizer_desc, max_norm, amount);
+    AMPI_BOUND(!(d->eps > 0.0) || eps > 0.0f, amp_optimizer_desc, eps,
+               "more than 0 in fp32, or 0");
+    AMPI_BOUND(!d->nesterov || (float)d->momentum > 0.0f, amp_optimizer_desc, momentum,
+               "more than 0 for nesterov");
     return AMP_OK;
 }
 
@@ -4083,7 +4079,7 @@ static amp_result ampi_storage_ok(const amp_storage *s) {
 
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     amp_scaler scaler;
-    AMPI_TRY(ampi_type_ok("amp_optimizer_desc.dtype", d->dtype));
+    AMPI_TRY(ampi_type_known("amp_optimizer_desc.dtype", d->dtype));
     if ((unsigned)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
         return ampi_unknown("amp_optimizer_desc.kind", (int)d->kind);
     AMPI_TRY(ampi_desc_numbers_ok(d));
@@ -4203,8 +4199,8 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
 static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
                                                   int flat) {
     const int halves = t->model && t->model_type != AMP_F32;
-    AMPI_TRY(ampi_type_ok("grad_type", t->grad_type));
-    if (t->model) AMPI_TRY(ampi_type_ok("model_type", t->model_type));
+    AMPI_TRY(ampi_type_known("grad_type", t->grad_type));
+    if (t->model) AMPI_TRY(ampi_type_known("model_type", t->model_type));
     AMPI_REFUSE(halves && t->model == (void *)t->weight, INVALID_CONFIG,
                 "its model is its weight, but model_type is of 16 bits");
     AMPI_REFUSE(t->grad == AMP_NO_GRAD, INVALID_ARGUMENT,
@@ -5527,10 +5523,10 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
     const ampi_slot   *s     = &opt->plan->host_slots[i];
     const ampi_stored *m     = s->moment;
     const int          needs = set && s->n;
+    const int          none  = (first && !m[0].data) || (second && !m[1].data);
     amp_result         result = AMP_OK;
-    if ((first && !m[0].data) || (second && !m[1].data))
-        result = ampi_refuse(AMP_ERROR_UNSUPPORTED,
-                             "it has no such moment: it is frozen, own, or of another desc.kind");
+    if (none) result = ampi_refuse(AMP_ERROR_UNSUPPORTED, "it has no such moment: it is frozen, "
+                                                          "own, or of another desc.kind");
     else if (needs && m[0].data && !first) result = ampi_missing("first");
     else if (needs && m[1].data && !second) result = ampi_missing("second");
     return ampi_of(opt, (size_t)i, result);
@@ -5825,14 +5821,6 @@ static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot) {
 
 AMPI_COLD_BEGIN
 
-/* The file has another storage format: tells both names. */
-static void ampi_stores_other(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
-    a->result = ampi_refuse(
-        AMP_ERROR_MISMATCH,
-        "amp_storage.%s is %s in the file, not %s: set desc.storage or amp_tensor.storage", what,
-        theirs <= AMP_FORMAT_SR ? ampi_formats[theirs].name : "unknown", ampi_formats[ours].name);
-}
-
 /* Which moments a tensor has, with 4 if it is own, and 8 if its moments are missing; the formats
    of masters and moments. SPLIT is saved as the fp32 that it is. Fp32 masters are loaded from all
    formats. */
@@ -5853,10 +5841,16 @@ static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
         ampi_differs(a, "amp_tensor.own", file.has >> 2, has >> 2);
     else if (file.has != has)
         ampi_differs(a, "which moments it has (frozen: 0)", file.has, has);
-    else if (file.moments != moments)
-        ampi_stores_other(a, "moments", file.moments, moments);
-    else if (masters && file.masters != masters)
-        ampi_stores_other(a, "master", file.masters, masters);
+    else if (file.moments != moments || (masters && file.masters != masters)) {
+        const int      of = file.moments != moments;
+        const uint64_t theirs = of ? file.moments : file.masters;
+        a->result = ampi_refuse(
+            AMP_ERROR_MISMATCH,
+            "amp_storage.%s is %s in the file, not %s: set desc.storage or amp_tensor.storage",
+            of ? "moments" : "master",
+            theirs <= AMP_FORMAT_SR ? ampi_formats[theirs].name : "unknown",
+            ampi_formats[of ? moments : masters].name);
+    }
 }
 
 /* Size, options and name of tensor i. */
@@ -5992,9 +5986,9 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     x        = ampi_get_le(header + 8);
     a->flags = (uint32_t)(x >> 32);
     a->body  = ampi_get_le(header + 16);
-    return ampi_told((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS ? AMP_ERROR_NEWER
-                     : (uint32_t)x == 0 || a->body % 8 ? AMP_ERROR_CORRUPT /* sums take 8 bytes */
-                                                       : AMP_OK);
+    if ((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS)
+        return ampi_told(AMP_ERROR_NEWER); /* sums take eight bytes */
+    return ampi_told((uint32_t)x == 0 || a->body % 8 ? AMP_ERROR_CORRUPT : AMP_OK);
 }
 
 /* A file that is being loaded; what there was before, and what is in it. */
@@ -6146,12 +6140,6 @@ typedef struct ampi_target {
     ampi_state   state;
 } ampi_target;
 
-static amp_result ampi_long_path(size_t length) {
-    return ampi_refuse(AMP_ERROR_TOO_LARGE,
-                       "path, or what it leads to, has %g bytes, and must have less than 4080",
-                       (double)length);
-}
-
 #ifdef _WIN32
 #define AMPI_SEPARATORS "/\\:"
 #else
@@ -6208,8 +6196,8 @@ static amp_result ampi_follow(ampi_target *to) {
         const ssize_t length = readlink(to->path, link, sizeof link);
         const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(to->path) : 0;
         if (length <= 0) return AMP_OK;
-        if (before + (size_t)length >= AMPI_PATH)
-            return ampi_long_path(before + (size_t)length);
+        AMPI_REFUSE(before + (size_t)length >= AMPI_PATH, TOO_LARGE,
+                    "path leads to one of 4080 bytes or more");
         memcpy(to->path + before, link, (size_t)length);
         to->path[before + (size_t)length] = '\0';
     }
@@ -6397,7 +6385,8 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     int          error;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     if (!path) return ampi_missing("path");
-    if (strlen(path) >= AMPI_PATH) return ampi_long_path(strlen(path));
+    AMPI_REFUSE(strlen(path) >= AMPI_PATH, TOO_LARGE,
+                "path has %g bytes, and must have less than 4080", (double)strlen(path));
     to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (!to) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
     to->error = 0;
@@ -7130,15 +7119,28 @@ static int ampi_too_many(size_t a, size_t b) {
     return (a | b) >> (sizeof a * 4 - 2) && a && b > SIZE_MAX / 8 / a;
 }
 
+/* What is wrong with a matrix. */
+static AMPI_NOINLINE amp_result ampi_matrix_refuse(const char *name, const ampi_matrices *x,
+                                                   int used) {
+    AMPI_REFUSE(!amp_dtype_size(x->type), INVALID_ENUM,
+                "%s_type is %g, which amp.h does not know", name, (double)x->type);
+    AMPI_REFUSE(x->ld < x->cols, INVALID_ARGUMENT, "ld%s is %g, and must be %g or more (0: packed)",
+                name, (double)x->ld, (double)x->cols);
+    if (used && !x->x) return ampi_missing(name);
+    return ampi_refuse(AMP_ERROR_TOO_LARGE, "%s is too large: %g rows, %g apart; stride %g", name,
+                       (double)x->rows, (double)x->ld, (double)x->stride);
+}
+
 /* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. A matrix
    that is not used may be NULL. */
-AMPI_HOST AMPI_ALWAYS amp_result ampi_matrices_ok(ampi_matrices *x, size_t count, int used) {
-    if (!amp_dtype_size(x->type)) return AMP_ERROR_INVALID_ENUM;
+AMPI_HOST AMPI_ALWAYS amp_result ampi_matrices_ok(const char *name, ampi_matrices *x, size_t count,
+                                                  int used) {
     if (x->ld == 0) x->ld = x->cols ? x->cols : 1;
-    if (x->ld < x->cols) return AMP_ERROR_INVALID_ARGUMENT;
-    if (used && x->rows && x->cols && !x->x) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_too_many(x->rows, x->ld) || (count > 1 && ampi_too_many(count, x->stride))
-               ? AMP_ERROR_TOO_LARGE : AMP_OK;
+    used = used && x->rows && x->cols;
+    return amp_dtype_size(x->type) && x->ld >= x->cols && (x->x || !used) &&
+                   !ampi_too_many(x->rows, x->ld) &&
+                   (count <= 1 || !ampi_too_many(count, x->stride))
+               ? AMP_OK : ampi_matrix_refuse(name, x, used);
 }
 
 /* Is C's first element one of x, which is read? */
@@ -7153,40 +7155,60 @@ AMPI_HOST AMPI_ALWAYS int ampi_meets(const amp_gemm_args *g, const ampi_matrices
     return 0;
 }
 
-/* Check a product whose arguments are all there, and replace leading dimensions of 0. */
-static amp_result ampi_gemm_ok(amp_gemm_args *g) {
+/* Check a product whose arguments are all there, and replace leading dimensions of 0. names are
+   the caller's, of C, A and B. */
+static amp_result ampi_gemm_ok(amp_gemm_args *g, const char *const *names) {
     const int     reads = !ampi_is_zero(&g->alpha); /* A and B */
     ampi_matrices a = ampi_matrices_of(g, 0), b = ampi_matrices_of(g, 1);
     ampi_matrices c = {g->c, g->c_type, g->m, g->n, g->ldc, g->stride_c};
     ampi_matrices bias = {g->bias, g->bias_type, 1, g->n, g->n, 0};
-    AMPI_TRY(ampi_matrices_ok(&c, g->count, 1));
-    AMPI_TRY(ampi_matrices_ok(&a, g->count, reads));
-    AMPI_TRY(ampi_matrices_ok(&b, g->count, reads));
+    AMPI_TRY(ampi_matrices_ok(names[0], &c, g->count, 1));
+    AMPI_TRY(ampi_matrices_ok(names[1], &a, g->count, reads));
+    AMPI_TRY(ampi_matrices_ok(names[2], &b, g->count, reads));
     g->lda = a.ld;
     g->ldb = b.ld;
     g->ldc = c.ld;
-    if (!amp_dtype_size(g->compute) || (g->bias && !amp_dtype_size(g->bias_type)) ||
-        (unsigned)g->activation > AMP_ACTIVATION_RELU)
-        return AMP_ERROR_INVALID_ENUM;
-    if (g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
-                       (g->b_type != AMP_F32 && g->b_type != g->compute)))
-        return AMP_ERROR_MIXED_TYPES;
+    AMPI_TRY(ampi_type_known("compute", g->compute));
+    if (g->bias) AMPI_TRY(ampi_type_known("bias_type", g->bias_type));
+    if ((unsigned)g->activation > AMP_ACTIVATION_RELU)
+        return ampi_unknown("activation", (int)g->activation);
+    AMPI_REFUSE(g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
+                               (g->b_type != AMP_F32 && g->b_type != g->compute)), MIXED_TYPES,
+                "compute is %s, and a_type %s, b_type %s", ampi_type_names[g->compute],
+                ampi_type_names[g->a_type], ampi_type_names[g->b_type]);
     if (g->m == 0 || g->n == 0) return AMP_OK;
-    if (g->count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
-        (g->stride_c < g->n || g->stride_c * (g->count - 1) + g->n > g->ldc)) /* nor side by side */
-        return AMP_ERROR_OVERLAP;
-    if (g->bias && ampi_meets(g, &bias)) return AMP_ERROR_OVERLAP;
-    return reads && g->k && (ampi_meets(g, &a) || ampi_meets(g, &b)) ? AMP_ERROR_OVERLAP : AMP_OK;
+    /* neither one behind another, nor side by side? */
+    AMPI_REFUSE(g->count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n &&
+                    (g->stride_c < g->n || g->stride_c * (g->count - 1) + g->n > g->ldc), OVERLAP,
+                "stride_c is %g, with m %g and ldc %g: matrices of the batch overlap in c",
+                (double)g->stride_c, (double)g->m, (double)g->ldc);
+    AMPI_REFUSE(g->bias && ampi_meets(g, &bias), OVERLAP, "%s begins at an element of bias",
+                names[0]);
+    AMPI_REFUSE(reads && g->k && ampi_meets(g, &a), OVERLAP, "%s begins at an element of %s",
+                names[0], names[1]);
+    AMPI_REFUSE(reads && g->k && ampi_meets(g, &b), OVERLAP, "%s begins at an element of %s",
+                names[0], names[2]);
+    return AMP_OK;
 }
 
+static const char *const ampi_gemm_names[] = {"c", "a", "b"};
+
 /* Check and run a product whose arguments are all there, and an alpha of 0 is one. */
-static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
-    AMPI_TRY(ampi_gemm_ok(g));
+static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g,
+                            const char *const *names) {
+    amp_result result;
+    AMPI_TRY(ampi_gemm_ok(g, names));
+    AMPI_REFUSE(backend && !backend->functions, INVALID_ARGUMENT,
+                "backend was not made by amp_cuda_backend");
     if (g->m == 0 || g->n == 0) return AMP_OK;
     if (ampi_current.product_fn && !g->compute)
         AMPI_TRY(ampi_current.product_fn(ampi_current.context, backend, g));
     if (!backend) return ampi_cpu_gemm(NULL, g);
-    return backend->functions->gemm_fn(backend, g);
+    result = backend->functions->gemm_fn(backend, g);
+    if (result == AMP_OK) return result;
+    return ampi_refuse(result, "m %g, n %g, k %g, a_type %s, c_type %s: %s", (double)g->m,
+                       (double)g->n, (double)g->k, ampi_type_names[g->a_type],
+                       ampi_type_names[g->c_type], amp_result_string(result));
 }
 
 /* A product of packed fp32 matrices. */
@@ -7214,26 +7236,27 @@ static amp_gemm_args ampi_product(void *c, const void *a, int trans_a, const voi
 
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, const amp_gemm_args *args) {
     amp_gemm_args g;
-    if (!args) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!args) return ampi_missing("args");
     g = *args;
     if (ampi_is_zero(&g.alpha)) g.alpha = 1.0f;
     if (g.count == 0) g.count = 1;
-    return ampi_gemm(backend, &g);
+    return ampi_gemm(backend, &g, ampi_gemm_names);
 }
 
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b, size_t m, size_t n,
                               size_t k, amp_dtype compute) {
     amp_gemm_args g = ampi_product(c, a, 0, b, 0, m, n, k);
     g.compute = compute;
-    return ampi_gemm(NULL, &g);
+    return ampi_gemm(NULL, &g, ampi_gemm_names);
 }
 
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute) {
-    amp_gemm_args g = ampi_product(y, x, 0, w, 1, rows, out, in);
+    static const char *const names[] = {"y", "x", "w"};
+    amp_gemm_args            g       = ampi_product(y, x, 0, w, 1, rows, out, in);
     g.bias    = bias;
     g.compute = compute;
-    return ampi_gemm(NULL, &g);
+    return ampi_gemm(NULL, &g, names);
 }
 
 AMPI_STRICT_END
@@ -7248,26 +7271,29 @@ static int ampi_floats_meet(const float *x, size_t n, const float *y, size_t m) 
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
                                        const float *x, const float *w, size_t rows, size_t in,
                                        size_t out, int accumulate, amp_dtype compute) {
+    static const char *const names[] = {"dx", "dy", "w", "dw", "dy", "x"};
+    const float *const at[] = {dx, dy, w, dw, dy, x};
+    const size_t       n[]  = {rows * in, rows * out, out * in, out * in, rows * out, rows * in};
     amp_gemm_args of_x = ampi_product(dx, dy, 0, w, 0, rows, in, out);
     amp_gemm_args of_w = ampi_product(dw, dy, 1, x, 0, out, in, rows);
     ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
     uint32_t      fp;
     size_t        i;
-    if (!amp_dtype_size(compute)) return AMP_ERROR_INVALID_ENUM;
+    AMPI_TRY(ampi_type_known("compute", compute));
     of_x.compute = of_w.compute = compute;
     if (accumulate) of_w.beta = 1.0f;
-    if (dx) AMPI_TRY(ampi_gemm_ok(&of_x));
-    if (dw) AMPI_TRY(ampi_gemm_ok(&of_w));
-    if (dbias) AMPI_TRY(ampi_matrices_ok(&sums, 1, 1));
-    if (dbias) AMPI_TRY(ampi_matrices_ok(&of_dy, 1, 1));
-    if (ampi_floats_meet(dw, out * in, w, out * in) ||
-        ampi_floats_meet(dw, out * in, dx, rows * in) ||
-        ampi_floats_meet(dbias, out, w, out * in) || ampi_floats_meet(dbias, out, x, rows * in) ||
-        ampi_floats_meet(dbias, out, dy, rows * out) ||
-        ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in))
-        return AMP_ERROR_OVERLAP;
-    if (dw) AMPI_TRY(ampi_gemm(NULL, &of_w)); /* first, as dx may be x */
-    if (dx) AMPI_TRY(ampi_gemm(NULL, &of_x));
+    if (dx) AMPI_TRY(ampi_gemm_ok(&of_x, names));
+    if (dw) AMPI_TRY(ampi_gemm_ok(&of_w, names + 3));
+    if (dbias) AMPI_TRY(ampi_matrices_ok("dbias", &sums, 1, 1));
+    if (dbias) AMPI_TRY(ampi_matrices_ok("dy", &of_dy, 1, 1));
+    for (i = 0; i < 6; i++) {
+        AMPI_REFUSE(ampi_floats_meet(dbias, out, at[i], n[i]), OVERLAP, "dbias overlaps %s",
+                    names[i]);
+        AMPI_REFUSE(i < 3 && i != 1 && ampi_floats_meet(dw, out * in, at[i], n[i]), OVERLAP,
+                    "dw overlaps %s", names[i]);
+    }
+    if (dw) AMPI_TRY(ampi_gemm(NULL, &of_w, names + 3)); /* first, as dx may be x */
+    if (dx) AMPI_TRY(ampi_gemm(NULL, &of_x, names));
     if (!dbias) return AMP_OK;
     if (!accumulate) memset(dbias, 0, out * sizeof *dbias);
     fp = ampi_fp_begin();
@@ -7917,8 +7943,6 @@ AMPI_STATIC_ASSERT(ampi_policies_are_all,
 AMPI_STATIC_ASSERT(ampi_ops_have_room,
                    (size_t)AMP_NUM_OPS <= sizeof ((amp_autocast *)0)->ops / sizeof(ampi_ruling));
 
-static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
-
 static int ampi_find_op(const char *name, size_t length) {
     size_t i;
     for (i = 0; i < (size_t)AMP_NUM_OPS; i++)
@@ -7960,7 +7984,7 @@ AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dt
     if (!ac) return ampi_missing("ac");
     memset(ac, 0, sizeof *ac);
     if ((unsigned)policy >= (unsigned)AMPI_NUM_POLICIES) return ampi_unknown("policy", (int)policy);
-    AMPI_TRY(ampi_type_ok("dtype", dtype));
+    AMPI_TRY(ampi_type_known("dtype", dtype));
     ampi_set_policy(ac, policy, dtype ? dtype : ampi_policy_types[policy]);
     return AMP_OK;
 }
@@ -7970,7 +7994,7 @@ AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
     const amp_scope       *around;
     amp_scope             *s;
     if (!ac || !scope) return ampi_missing(ac ? "scope" : "ac");
-    AMPI_TRY(ampi_type_ok("amp_scope.dtype", scope->dtype));
+    AMPI_TRY(ampi_type_known("amp_scope.dtype", scope->dtype));
     if ((unsigned)scope->mode > (unsigned)AMP_AUTOCAST_OFF)
         return ampi_unknown("amp_scope.mode", (int)scope->mode);
     AMPI_REFUSE(ac->depth >= AMP_MAX_SCOPES, TOO_LARGE,
@@ -8041,7 +8065,7 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
     if (count && !inputs) return ampi_missing("inputs");
     AMPI_REFUSE(count < 0, INVALID_ARGUMENT, "count is %g, and must be 0 or more", (double)count);
     for (i = 0; i < count; i++) {
-        AMPI_TRY(ampi_type_ok("one of inputs", inputs[i]));
+        AMPI_TRY(ampi_type_known("one of inputs", inputs[i]));
         seen |= 1u << inputs[i];
     }
     type = seen == 1u << AMP_F16 ? AMP_F16 : seen == 1u << AMP_BF16 ? AMP_BF16 : AMP_F32;
@@ -8231,7 +8255,7 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
 #ifndef AMP_NO_STDLIB
     int on, type;
 #endif
-    AMPI_TRY(ampi_type_ok("amp_session_desc.dtype", s->dtype));
+    AMPI_TRY(ampi_type_known("amp_session_desc.dtype", s->dtype));
     if (on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
         low = AMP_BF16;
     AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, low));
@@ -8686,7 +8710,7 @@ AMP_DEF void ampi_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned)) {
     g.ldb   = (size_t)(swap ? lda : ldb);
     g.ldc   = (size_t)ldc;
     if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
-        ldc > 0 && ampi_gemm(NULL, &g) == AMP_OK)
+        ldc > 0 && ampi_gemm(NULL, &g, ampi_gemm_names) == AMP_OK)
         return;
     (cblas_sgemm)(AMPI_LIKE(CblasRowMajor, order), AMPI_LIKE(CblasTrans, trans_a),
                   AMPI_LIKE(CblasTrans, trans_b), AMPI_CBLAS_REST);

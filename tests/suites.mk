@@ -4,7 +4,7 @@
 vpath %.sh tests/host tests/gpu tests/trainers tests/faults
 
 # Of tests/unit; scripts build the others there: tier.sh tiles, cblas.sh cblas, cuda.sh and ptx.sh cuda, sgemm.sh sgemm.
-TESTS    := numbers scaler optimizer report alloc zero sparse fewer gemm processors policy cache \
+TESTS    := numbers scaler optimizer errors report alloc zero sparse fewer gemm processors policy cache \
             state recipes vectors bits model
 # Those that products reach, and of a step the least, which run on other processors than this one, too (tests/host/tier.sh).
 PRODUCTS := gemm cache policy recipes state sparse
@@ -73,7 +73,7 @@ TEST_SUITES := cuda-plain-1of2 $(QUARTERED:%=%-1of4) $(HALVED:%=%-1of2) vector_f
 # What make ci leaves to make check: clang without -Ofast, and on emulated processors what depends
 # neither on vectors nor on the order of bytes.
 LESS = $(TESTS:%=clang/%) \
-       $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/zero \
+       $(foreach t,alloc errors policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/zero \
        aarch64/state s390x/gemm s390x/optimizer
 CI_SUITES := arm compile-uses cuda-sanitize any_cuda model-neon_bf16 emu nvcc examples ranks gpt cnn ncf pages cuda-more bits-clang \
              cblas sgemm-plain ptx cuda-plain-2of2 cuda-races cuda-traffic examples_cuda fuzz model-pairs bits-cc \

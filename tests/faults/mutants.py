@@ -13,7 +13,7 @@ import collections, functools, hashlib, json, os, random, re, resource, shutil, 
 out, count, seed = os.path.abspath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 share, parts = map(int, (sys.argv[4:] or ['0/1'])[0].split('/'))
 source = os.path.join(out, 'source')
-TESTS = ('recipes alloc policy vectors sparse scaler cache state optimizer report gemm fewer zero bits numbers '
+TESTS = ('recipes alloc errors policy vectors sparse scaler cache state optimizer report gemm fewer zero bits numbers '
          'processors model').split()
 PRODUCTS = 'gemm cache policy recipes state sparse'.split()
 CUT = dict(zero=2, state=2, numbers=2, gemm=4, fewer=4)  # of these make test has each second, or fourth, test under sanitizers

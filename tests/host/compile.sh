@@ -443,7 +443,16 @@ tier_text() { # its kernel, as ctags and debuggers name it, and nothing of a tie
 if have make; then silent 'make tier prints the functions of one instruction set' tier_text; else
     skip 'make tier' 'make not found'
 fi
+tells_all() { # law 19: no error is made without a text, but in what its caller tells; every function's are tested
+    sed -nE 's/^AMP_DEF amp_result +(amp_[a-z_]+)[(].*/\1/p' amp.h | sort -u > "$out/fallible"
+    [ $(wc -l < "$out/fallible") -gt 45 ] && while read -r name; do
+        grep -q "SAYS($name(" tests/unit/test_errors.c || echo "$name: not in test_errors.c"
+    done < "$out/fallible"
+    awk '/^[A-Za-z].*[a-z_]+[(]/ {at = $0} /return AMP_ERROR_|= AMP_ERROR_[A-Z_]+;/ &&
+        at !~ /ampi_(ready|block_alloc|follow|replace_file|cache_(get|place))[(]/ {print FILENAME ":" FNR ": " $0}' amp.h
+}
 silent 'amp_kernels.cu: no private name of amp.h is another thing here' one_meaning
+silent 'amp.h: law 19: each error of each function has a text' tells_all
 silent 'amp.h: lines of at most 100 columns' narrow_lines amp.h
 silent 'amp.h: law 1: no isnan, isinf, isfinite, x != x' no_float_tests amp.h
 silent 'amp.h: ASCII, no tabs, no trailing blanks' plain_text amp.h
