@@ -297,7 +297,7 @@ typedef enum amp_result {
    it is the last error of any thread. */
 AMP_DEF const char *amp_problem(void);
 
-/* A sentence for result, and the version that is linked, "0.9.0". Both are static, never NULL. */
+/* A sentence for result, and the version that is linked, "1.2.3". Both are static, never NULL. */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 
