@@ -30,11 +30,11 @@ EXAMPLES := linear wrap_step pitfalls which_tensor recipes recipes_net muon auto
 vpath %.c  examples examples/digits examples/nets examples/ddp
 HEADERS := $(wildcard examples/*.h examples/*/*.h)
 
-include tests/suites.mk # lists of tests and suites, and their rules
+-include tests/suites.mk # lists of tests and suites, and their rules; a release has none
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small bench-trainers pictures examples vectors prove install uninstall clean
+.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small bench-trainers pictures examples vectors prove install uninstall archive clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -111,31 +111,36 @@ HERE      = $(DESTDIR)$(PREFIX)
 INSTALLED = include/amp.h include/amp_report.h include/amp/amp.h include/amp/amp_report.h \
             share/amp/amp_kernels.cu share/amp/LICENSE share/amp/amp-config.cmake \
             share/amp/amp-config-version.cmake share/pkgconfig/amp.pc
-# An empty PREFIX would be the root, and DESTDIR with a relative one a name of its own beside DESTDIR.
+# An empty PREFIX would be the root, and DESTDIR with a relative one a name of its own beside DESTDIR. The
+# shell reads names of directories from the environment: they may have blanks and quotes.
 PLACE = $(if $(strip $(PREFIX)),,$(error PREFIX is empty; give a directory: make $@ PREFIX=/usr/local))$(if \
         $(DESTDIR),$(if $(filter /%,$(firstword $(PREFIX))),,$(error \
-        PREFIX=$(PREFIX) is relative, and DESTDIR is set; begin PREFIX with /)))
+        PREFIX=$(PREFIX) is relative, and DESTDIR is set; begin PREFIX with /)))$(if $(findstring ",$(PREFIX)),$(error \
+        PREFIX has a double quote, which amp.pc cannot have))
+install uninstall: export HERE := $(HERE)
+install: export FOUND := $(if $(filter /%,$(PREFIX)),,$(CURDIR)/)$(PREFIX)
 install: ## copy amp.h, amp_report.h, amp_kernels.cu and amp.pc below PREFIX (and DESTDIR)
-	$(PLACE)$(Q)umask 022 && mkdir -p "$(HERE)/include/amp" "$(HERE)/share/amp" "$(HERE)/share/pkgconfig"
-	$(Q)install -m 644 amp.h examples/amp_report.h "$(HERE)/include/"
-	$(Q)install -m 644 amp.h examples/amp_report.h "$(HERE)/include/amp/"
-	$(Q)install -m 644 amp_kernels.cu LICENSE examples/packaging/cmake/amp-config.cmake "$(HERE)/share/amp/"
-	$(Q)umask 022 && rm -f "$(HERE)/share/pkgconfig/amp.pc" "$(HERE)/share/amp/amp-config-version.cmake" && \
-	  printf '%s\n' 'prefix=$(if $(filter /%,$(PREFIX)),$(PREFIX),$(CURDIR)/$(PREFIX))' \
-	    'includedir=$${prefix}/include' 'kernels=$${prefix}/share/amp/amp_kernels.cu' '' 'Name: amp' \
-	    'Description: Automatic mixed precision for C and CUDA, in one header' \
-	    'Version: $(VERSION)' 'Cflags: -I"$${includedir}"' 'Libs.private: -lm' \
-	    > "$(HERE)/share/pkgconfig/amp.pc" && \
-	  printf '%s\n' 'set(PACKAGE_VERSION "$(VERSION)")' \
-	    'string(REGEX MATCH "^[0-9]+[.][0-9]+" minor "$(VERSION)")' \
-	    'if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)' '  set(PACKAGE_VERSION_EXACT TRUE)' 'endif()' \
-	    'if(PACKAGE_FIND_VERSION_MAJOR STREQUAL "" OR (PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION AND' \
-	    '   PACKAGE_FIND_VERSION VERSION_GREATER_EQUAL minor))' '  set(PACKAGE_VERSION_COMPATIBLE TRUE)' 'endif()' \
-	    > "$(HERE)/share/amp/amp-config-version.cmake"
+	$(PLACE)$(Q)umask 022 && mkdir -p "$$HERE/include/amp" "$$HERE/share/amp" "$$HERE/share/pkgconfig"
+	$(Q)install -m 644 amp.h examples/amp_report.h "$$HERE/include/"
+	$(Q)install -m 644 amp.h examples/amp_report.h "$$HERE/include/amp/"
+	$(Q)install -m 644 amp_kernels.cu LICENSE examples/packaging/cmake/amp-config*.cmake "$$HERE/share/amp/"
+	$(Q)umask 022 && rm -f "$$HERE/share/pkgconfig/amp.pc" && \
+	  printf '%s\n' "prefix=$$FOUND" 'includedir=$${prefix}/include' 'kernels=$${prefix}/share/amp/amp_kernels.cu' '' \
+	    'Name: amp' 'Description: Automatic mixed precision for C and CUDA, in one header' \
+	    'Version: $(VERSION)' 'Cflags: -I"$${includedir}"' 'Libs.private: -lm' > "$$HERE/share/pkgconfig/amp.pc"
 
 uninstall: ## remove what make install has put below PREFIX (and DESTDIR)
-	$(PLACE)$(Q)for file in $(INSTALLED); do rm -f "$(HERE)/$$file"; done
-	$(Q)rmdir "$(HERE)/include/amp" "$(HERE)/share/amp" 2> /dev/null || true
+	$(PLACE)$(Q)for file in $(INSTALLED); do rm -f "$$HERE/$$file"; done
+	$(Q)rmdir "$$HERE/include/amp" "$$HERE/share/amp" 2> /dev/null || true
+
+# What a user needs; of the tests what README shows and links.
+RELEASE  = $(BUILD)/release
+RELEASED = amp.h amp_kernels.cu LICENSE Makefile README.md examples tests/bench/README.md tests/bench/trainers.svg
+archive: ## make build/release of HEAD: both files, an archive without tests, checksums (TAG=v1.0.0 must be its version)
+	$(if $(filter-out v$(VERSION),$(TAG)),$(error TAG=$(TAG), but amp.h is $(VERSION)))$(Q)rm -rf $(RELEASE) && mkdir -p $(RELEASE)
+	$(Q)git -c tar.umask=0022 archive --prefix=amp-$(VERSION)/ -o $(RELEASE)/amp-$(VERSION).tar.gz HEAD $(RELEASED)
+	$(Q)git -c tar.umask=0022 archive HEAD amp.h amp_kernels.cu | tar -xC $(RELEASE)
+	$(Q)cd $(RELEASE) && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 bench-peers: ## measure products of the CPU beside OpenBLAS and torch, where they are
 	$(Q)CC="$(CC)" sh tests/bench/peers.sh $(BUILD)/peers $(ARGS)

@@ -296,7 +296,7 @@ typedef enum amp_result {
    next error replaces it. */
 AMP_DEF const char *amp_problem(void);
 
-/* A sentence for result, and the version that is linked, "0.9.0". Both are static, never NULL. */
+/* A sentence for result, and the version that is linked, "1.2.3". Both are static, never NULL. */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 

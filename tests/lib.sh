@@ -4,6 +4,7 @@
 #     suite=compile out=${1:?usage: compile.sh OUTDIR}
 #     . tests/lib.sh
 passed=0 failed=0 skipped=0
+PATH=$PATH:$PWD/$(dirname "${OBJECTS:-build/tests}")/tools/python/bin # where .ci/run puts what PyPI has
 mkdir -p "$out" || exit 1
 
 have()  { command -v "${1%% *}" > /dev/null 2>&1; } # have "COMMAND [FLAGS]"

@@ -67,7 +67,7 @@ TOOL
 chmod +x "$out/bin/made" "$out/bin/cc"
 for tool in c++ gcc g++ clang clang++ clang-14 clang-16 clang-19 clang++-19 gcc-13 gcc-14 gcc-15 tcc musl-gcc nvcc mpicc \
     aarch64-linux-gnu-gcc s390x-linux-gnu-gcc arm-linux-gnueabihf-gcc x86_64-w64-mingw32-gcc mpicxx nm objdump ldd ctags \
-    nvdisasm cuobjdump make git cmake ninja meson conan pkg-config gzip unshare mount umount; do
+    nvdisasm cuobjdump make git cmake ninja meson conan check-jsonschema pkg-config gzip unshare mount umount; do
     ln -s cc "$out/bin/$tool"
 done
 for tool in qemu-aarch64 qemu-s390x qemu-arm wine64 wine mpirun python3 timeout chromium frama-c; do

@@ -125,7 +125,7 @@ stages() { # but the compilers'
 gpu 0 1 && stages 'any suite-quick bench torch' && line '^18 passed, 0 failed, 0 skipped$' &&
     line '^# 3 cases, 9 bytes, 0 bytes off$'
 check "phase 1 builds, compares any_cuda, tests, measures, asks PyTorch, and leaves four files" $?
-grep -q '^amp.h [0-9.]*$' "$out/out/issue.md" && grep -q '^    # 3 cases, 9 bytes, 0 bytes off$' "$out/out/issue.md" &&
+grep -qE '^amp.h [0-9]+[.][0-9]+[.][0-9]+, commit ([0-9a-f]+(-dirty)?|unknown)$' "$out/out/issue.md" && grep -q '^    # 3 cases, 9 bytes, 0 bytes off$' "$out/out/issue.md" &&
     grep -q '^    18 passed, 0 failed, 0 skipped$' "$out/out/issue.md" && grep -q '^Device Fake GPU' "$out/out/issue.md"
 check "issue.md has the version, each result, and the tables" $?
 gpu 1 1 FAKE_FAILS=any_differs && line '^FAIL gpu/any: ended with status 1$' && line '^ok   gpu/suite-quick: 28 tests$' &&

