@@ -442,8 +442,7 @@ typedef struct amp_tensor {
     float       lr_scale;   /* factor on the learning rate. 0: 1; negative: 0                  */
     float       weight_decay; /* 0: the optimizer's; negative: none                            */
     int         keep_fp32;  /* nonzero: forward reads the master (biases, norms)               */
-    int         frozen;     /* nonzero: it never has a gradient (grad is ignored); no step reads
-                               or writes it or its copy                                        */
+    int         frozen;     /* nonzero: grad is ignored; no step touches it or its copy        */
     int         own;        /* nonzero: your optimizer steps it, desc.kind the rest: >>steps   */
     uint64_t    key, first;  /* of a slice of a tensor, that random bits be the whole's: 1 + the
                                 whole's number (0: this one's), and where it begins: a multiple
@@ -1999,7 +1998,7 @@ typedef struct ampi_slot {
     ampi_tally tally;
     uint32_t   arrived;    /* chunks whose tally has been collected     */
     uint32_t   own;        /* in a fused step: only published, not updated */
-    uint32_t   frozen;     /* neither                                   */
+    uint32_t   frozen;     /* neither; 2: until its gradient is given   */
     uint32_t   moments_missing; /* steps were taken before, and their moments were not set */
 } ampi_slot;
 
@@ -2140,6 +2139,7 @@ AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (weight && !ampi_is_coded(&slot->master)) slot->master.data = weight;
     else if (weight) slot->weight = weight;
     if (!grad) return;
+    slot->frozen &= 1u;
     if (grad == AMP_NO_GRAD) grad = NULL;
     if (slot->sparse) slot->values = grad;
     else slot->grad = grad;
@@ -4100,7 +4100,6 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     d->beta1 = ampi_or(d->beta1, 0.9);
     d->beta2 = ampi_or(d->beta2, ampi_optimizers[d->kind].beta2);
     d->eps   = ampi_or(d->eps, 1e-8);
-    d->weight_decay = (float)ampi_or((double)d->weight_decay, 0.0);
     amp_cpu_backend(&opt->backend);
     if (d->backend) opt->backend = *d->backend;
     if (d->report) opt->watch = *d->report;
@@ -4243,7 +4242,7 @@ static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
 }
 
 static AMPI_NOINLINE void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) {
-    const double decay = tensor->rows ? 0.0 : (double)opt->desc.weight_decay;
+    const double decay = tensor->rows ? 0.0 : ampi_or((double)opt->desc.weight_decay, 0.0);
     ampi_entry  *e     = opt->entries ? opt->entries : opt->inline_entries;
     e += opt->num_entries++;
     memset(e, 0, sizeof *e);
@@ -4383,7 +4382,7 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t
     }
     slot->model     = t->model == (void *)t->weight ? NULL : t->model;
     slot->own       = t->own != 0;
-    slot->frozen    = t->frozen != 0;
+    slot->frozen    = t->frozen ? 1u : t->grad ? 0u : 2u;
     slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
@@ -4450,10 +4449,9 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
                              ampi_arena *arena) {
     const ampi_entry *e      = ampi_entry_of(opt, i);
     ampi_slot        *s      = &opt->plan->host_slots[i];
-    const int         learns = !s->frozen, keeps = e->tensor.keep_fp32 != 0;
+    const int         learns = !e->tensor.frozen, keeps = e->tensor.keep_fp32 != 0;
     const size_t      size   = amp_dtype_size(opt->desc.dtype);
     void             *model;
-    float            *floats;
     switch (kind) {
     case AMPI_ARRAY_MODEL:
         if (e->tensor.model || opt->desc.dtype == AMP_F32 || (keeps && !e->flat)) break;
@@ -4465,8 +4463,8 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
         break;
     case AMPI_ARRAY_GRAD:
         if (!ampi_is_yours(opt, &e->tensor) || !(learns || e->flat)) break;
-        floats = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e, s->n);
-        if (learns) s->unscaled = floats;
+        s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e, s->n);
+        if (!learns) s->unscaled = NULL;
         break;
     case AMPI_ARRAY_FIRST_MOMENT:
     case AMPI_ARRAY_SECOND_MOMENT:
@@ -4610,15 +4608,14 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
 
 /* A step in which no gradient is registered would look right and do nothing; one before a tensor's
    gradient has been given would leave that tensor out. */
-static void ampi_count_grads(const amp_optimizer *opt) {
-    amp_plan *plan = opt->plan;
-    size_t    i    = plan->num_slots;
+static void ampi_count_grads(amp_plan *plan) {
+    size_t i = plan->num_slots;
     plan->num_weights = plan->num_grads = plan->unbound = 0;
     while (i-- > 0) {
         const ampi_slot *s = &plan->host_slots[i];
         plan->num_weights += s->n != 0;
         plan->num_grads += s->n && (s->sparse ? s->values : s->grad);
-        if (s->n && !s->frozen && !ampi_tensor(opt, (int)i)->grad) plan->unbound = i + 1;
+        if (s->n && s->frozen > 1u) plan->unbound = i + 1;
     }
 }
 
@@ -4719,7 +4716,7 @@ static amp_result ampi_build(amp_optimizer *opt) {
     AMPI_TRY(ampi_apart(opt));
     ampi_layout(opt, plan, base, &num_bytes);
     AMPI_IEEE(result = ampi_fill_tables(opt, plan)); /* configured numbers are rounded to float */
-    ampi_count_grads(opt);
+    ampi_count_grads(plan);
     return result;
 }
 
@@ -4795,12 +4792,10 @@ static void ampi_bind_slots(ampi_slot *first, size_t count, float *const *weight
 /* Gives slots [first, first + count) new addresses, or none of them. */
 static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                               float *const *weights, void *const *grads) {
-    amp_plan   *plan;
-    ampi_entry *e;
-    size_t      i;
+    amp_plan *plan;
+    size_t    i;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     plan = opt->plan;
-    e    = (opt->entries ? opt->entries : opt->inline_entries) + first;
     for (i = 0; i < count; i++)
         AMPI_TRY(ampi_can_bind(opt, first + i, weights ? weights[i] : NULL,
                                grads ? grads[i] : NULL));
@@ -4809,13 +4804,12 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
     for (i = 0; i < count; i++) { /* steps do not write a frozen tensor's copy */
         const ampi_slot *s = &plan->host_slots[first + i];
         const float     *w = weights ? weights[i] : NULL;
-        if (grads && grads[i]) e[i].tensor.grad = grads[i];
-        if (s->frozen && s->model && w && w != s->master.data && !ampi_is_coded(&s->master))
+        if (s->frozen == 1u && s->model && w && w != s->master.data && !ampi_is_coded(&s->master))
             AMPI_TRY(ampi_captured(ampi_cast_on(&opt->backend, s->model, s->model_type, w, AMP_F32,
                                                 (size_t)s->n)));
     }
     ampi_bind_slots(plan->host_slots + first, count, weights, grads);
-    ampi_count_grads(opt);
+    ampi_count_grads(plan);
     return AMP_OK;
 }
 
@@ -5240,11 +5234,8 @@ static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
 
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
-    const amp_plan *plan;
-    int             own;
-    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    plan = opt->plan;
-    own  = plan->owns || opt->desc.kind == AMP_KIND_OWN;
+    const amp_plan *plan = opt->plan;
+    const int       own  = plan->owns || opt->desc.kind == AMP_KIND_OWN;
     if (fused == own)
         return ampi_refuse(
             AMP_ERROR_UNSUPPORTED, "desc.kind is %s%s: call %s",
@@ -8515,10 +8506,6 @@ static amp_session *ampi_session_of(const amp_autocast *ac) {
     return ac && ac->session && ac == &ac->session->autocast ? ac->session : NULL;
 }
 
-static int ampi_has_fp32(const amp_gemm_args *g) {
-    return g->a_type == AMP_F32 || g->b_type == AMP_F32;
-}
-
 /* With a cache, or an override by name, small fp32 products stay fp32: casts would take longer.
    So do all, if a BLAS multiplies fp32 faster than amp.h multiplies 16 bits. */
 static int ampi_is_small(const amp_gemm_args *g) {
@@ -8587,14 +8574,16 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
     const amp_dtype inputs[2] = {g->a_type, g->b_type};
     const int       tf32 = g->tf32, on = ampi_autocast_active(ac);
     amp_dtype       type = AMP_F32;
+    int             rounded;
     if (on) AMPI_TRY(amp_autocast_dtype(ac, AMP_OP_GEMM, inputs, 2, &type, NULL));
-    if (!ampi_has_fp32(g) || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
+    if ((g->a_type != AMP_F32 && g->b_type != AMP_F32) || !g->k || ampi_is_zero(&g->alpha))
+        return AMP_OK;
     if (on) g->tf32 |= ac->tf32;
     if (type != AMP_F32 && s && s->size) s->fallbacks += !ampi_gemm_cast(s, backend, g, type);
     else if (type != AMP_F32 && ampi_rounds(ac, backend, g, type)) g->compute = type;
-    if (g->compute || !ampi_has_fp32(g)) g->tf32 = tf32;
-    if (s && (g->compute || !ampi_has_fp32(g))) s->rounded++;
-    else if (s) s->left_fp32++;
+    rounded = g->compute || (g->a_type != AMP_F32 && g->b_type != AMP_F32);
+    if (rounded) g->tf32 = tf32;
+    if (s) ++*(rounded ? &s->rounded : &s->left_fp32);
     return AMP_OK;
 }
 

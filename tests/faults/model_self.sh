@@ -132,7 +132,7 @@ fault 'the error of begin_step is lost' amp_optimizer_begin_step 's/opt->pending
 fault 'a second begin_step begins anew' ampi_ready 's/phase == AMPI_BETWEEN && opt->step_open/0/'
 fault 'unscale_in_place of 16-bit gradients' ampi_fill_slot \
     's/d->unscale_in_place && t->grad_type == AMP_F32/d->unscale_in_place/'
-fault 'rebind counts no gradients' ampi_rebind 's/ampi_count_grads\(opt\);//'
+fault 'rebind counts no gradients' ampi_rebind 's/ampi_count_grads\(plan\);//'
 fault 'NULL takes a gradient away' ampi_bind \
     's/if \(!grad\) return;/if (!grad) grad = AMP_NO_GRAD;/'
 fault 'a frozen tensor gets a gradient' ampi_can_bind \
@@ -140,11 +140,11 @@ fault 'a frozen tensor gets a gradient' ampi_can_bind \
 fault 'a gradient that was never given is none' ampi_can_step 's/if \(plan->unbound\)/if (0)/'
 fault 'the last gradient that was never given is the only one' ampi_count_grads 's/while \(i-- > 0\)/if (i-- > 0)/'
 fault 'a step writes copies of frozen tensors' ampi_cpu_update 's/slot->frozen \|\| //'
-fault 'a frozen tensor that moves keeps its copy' ampi_rebind 's/if \(s->frozen && s->model/if (0 \&\& s->model/'
+fault 'a frozen tensor that moves keeps its copy' ampi_rebind 's/if \(s->frozen == 1u && s->model/if (0 \&\& s->model/'
 fault 'a frozen tensor reads its gradient' ampi_append 's/if \(tensor->frozen\).*//'
 fault 'frozen of the whole counts for nothing' ampi_tensor_at 's/t.frozen .*//'
 fault 'a negative number is the default' ampi_or 's/x < 0.0 \? 0.0 : //'
-fault 'a session counts no product' ampi_gemm_autocast 's/s->rounded\+\+//'
+fault 'a session counts no product' ampi_gemm_autocast 's/\+\+\*\(rounded/(void)*(rounded/'
 fault 'the bias correction of the step before' ampi_bias \
     's/ampi_power\(beta, step\)/ampi_power(beta, step > 1 ? step - 1 : step)/'
 fault 'tiny gradients have a norm of 0' ampi_check_chunk 's/sum < AMPI_TINY/0/'
