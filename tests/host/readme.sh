@@ -115,21 +115,26 @@ sed -e "/ x\[i\] = /r $out/before" -e "/dy\[i\] = y\[i\] - x/r $out/scale" -e "/
     d
 }" -e "/ ms a step/r $out/behind" "$out/fast.c" > "$out/adamw.c"
 
-# README's wrap stands in a trainer of eight weights. w halves in each of eight steps: the first of nine overflows.
+# README's wrap stands in a trainer of eight weights. w halves in each step that is taken; the first of nine overflows. The
+# moment adds up t. A second run goes on from the state of the first.
 {
-    printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"'
+    printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"' '#include <stdio.h>'
     cat << 'END'
-static float w[8] = {1}, dloss;
+static float w[8] = {1}, moment[8], dloss;
 static amp_f16 grad[8];
 static void forward(const void *model) { dloss = model != NULL; }
 static void backward(float d) { for (int i = 0; i < 8; i++) grad[i] = amp_f32_to_f16(d * w[i]); }
-static void sgd_step(float *x, const float *g, int n, float lr) { while (n--) x[n] -= lr * g[n]; }
-int main(void) {
-    int step, steps = 9, n = 8;
+static void adam_step(float *x, float *m, const float *g, int n, float lr, uint64_t t) {
+    while (n--) x[n] -= lr * g[n], m[n] += (float)t;
+}
+int main(int argc, char **argv) {
+    int step, steps = 9, n = 8, resume = argc > 1 && argv[1][0] == 'r';
     float lr = 0.5f;
+    if (resume) w[0] = 5;
 END
     block README.md amp_optimizer_begin_step
-    echo '    amp_optimizer_free(&opt); return !(w[0] == 0.00390625f); }'
+    echo '    printf("%g", (double)w[0]), printf(" %g", (double)moment[0]), printf(" %d", (int)status.steps), puts("");'
+    echo '    amp_optimizer_free(&opt); return 0; }'
 } > "$out/wrap.c"
 
 linked='' object=''
@@ -153,8 +158,10 @@ programs() { # programs COMPILER: both
     AMP_DTYPE=fp8 "$out/adamw_run" > "$out/log"
     [ $? = 1 ] && grep -q '^AMP_DTYPE must be fp32, fp16 or bf16, not "fp8"$' "$out/log"
     check "$1: AMP_DTYPE=fp8: it says what may be" $?
-    $1 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/wrap.c" -o "$out/wrap" -lm > "$out/log" 2>&1 && "$out/wrap"
-    check "$1: the wrap halves its weight in each step but the first, which overflows" $?
+    $1 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/wrap.c" -o "$out/wrap" -lm > "$out/log" 2>&1 &&
+        (cd "$out" && ./wrap && ./wrap r) > "$out/log" &&
+        printf '%s\n' '0.00390625 36 8' '7.62939e-06 153 17' | diff - "$out/log" > "$out/log.diff"
+    check "$1: the wrap halves its weight in each step but the first, which overflows; a second run goes on from there" $?
 }
 cxx20() { # cxx20 COMPILER: floats with enums are deprecated there
     if ! echo 'int x;' | $1 -std=c++20 -x c++ -fsyntax-only - 2> "$out/log"; then skip "$1 -std=c++20" 'not there'; return; fi
