@@ -1258,7 +1258,7 @@ typedef struct ampi_entry {
 struct amp_optimizer {
     amp_optimizer_desc desc; /* what report and storage point to follows: */
     amp_storage        storage;
-    amp_report_desc    watch;
+    amp_report_desc    report_desc;
     int                reports;
     amp_backend        backend;
     ampi_entry         inline_entries[AMP_INLINE_TENSORS];
@@ -1880,7 +1880,7 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
 }
 
 /* Do n floats at dst overlap src? (dst may be src itself.) */
-AMPI_HOST int ampi_unscale_meets(const void *dst, const void *src, amp_dtype type, size_t n) {
+AMPI_HOST int ampi_unscale_overlaps(const void *dst, const void *src, amp_dtype type, size_t n) {
     const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
     if (!dst || dst == src) return 0;
     return to < from ? (from - to) / 4 < n : (to - from) / (type == AMP_F32 ? 4 : 2) < n;
@@ -1972,7 +1972,7 @@ typedef struct ampi_stored {
 } ampi_stored;
 
 /* Is it stored in another format than fp32? */
-AMPI_FN int ampi_is_coded(const ampi_stored *s) {
+AMPI_FN int ampi_is_encoded(const ampi_stored *s) {
     return s->format != AMP_FORMAT_F32;
 }
 
@@ -2058,7 +2058,7 @@ AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
 
 /* Has the program read the loss scale? It must, unless the scale is known to it. A pointer to it
    shows every later one, too. */
-enum ampi_asked { AMPI_SCALE_UNREAD, AMPI_SCALE_KNOWN, AMPI_SCALE_READ, AMPI_SCALE_POINTED };
+enum ampi_scale_use { AMPI_SCALE_UNREAD, AMPI_SCALE_KNOWN, AMPI_SCALE_READ, AMPI_SCALE_POINTED };
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
@@ -2073,7 +2073,7 @@ struct amp_plan {
     size_t        num_sparse;
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
-    int           coded, stochastic; /* is an array not fp32; rounded stochastically            */
+    int           encoded, stochastic; /* is an array not fp32; rounded stochastically          */
     int           owns;              /* 0; or 1 + the first slot that is own                    */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
@@ -2081,17 +2081,17 @@ struct amp_plan {
     uint64_t      num_chunks;
     amp_kind      kind;
     int           zero_grad, shared;
-    int           meets;          /* ranks do, between check and decide                        */
+    int           reduces;        /* reduce_fn is called between check and decide               */
     int           summed;         /* reduce_fn is being called, after a check                  */
-    uint32_t      split;          /* 2^split blocks share a chunk: 2; few chunks: 4; most
+    uint32_t      share_bits;     /* 2^share_bits blocks share a chunk: 2; few chunks: 4; most
                                      short: 0 */
     int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
-    int           asked;          /* for the loss scale: ampi_asked                             */
+    int           scale_use;      /* ampi_scale_use                                             */
     float         lr;
     ampi_record  *record;         /* backend memory; NULL: no report                            */
     ampi_histogram *histograms;   /* two for each slot, if anything is sampled                  */
-    amp_report_desc watch;
-    struct ampi_seen *seen;       /* what the host has read: >>impl report; NULL: no report     */
+    amp_report_desc report_desc;
+    struct ampi_host *host_report; /* >>impl report; NULL: no report                     */
 };
 
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
@@ -2117,8 +2117,8 @@ struct ampi_functions {
                           const void *src, amp_dtype src_type, size_t n);
     /* from src, in fp32, or from model (bf16) if src is NULL: write model, and what master stores
        beside it unless its data is NULL */
-    amp_result (*split_fn)(const amp_backend *self, void *model, const ampi_stored *master,
-                           const void *src, size_t n);
+    amp_result (*encode_fn)(const amp_backend *self, void *model, const ampi_stored *master,
+                            const void *src, size_t n);
     /* a matrix with leading dimensions; NULL: row by row */
     amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                                size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
@@ -2128,7 +2128,7 @@ struct ampi_functions {
     /* new addresses (ampi_bind) for slots [first, first + count); does not wait */
     amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
                           size_t count, float *const *weights, void *const *grads);
-    /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
+    /* ends with ampi_decide, unless plan->reduces: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
@@ -2136,7 +2136,7 @@ struct ampi_functions {
 
 /* Gives a tensor new addresses; NULL keeps the old one. */
 AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
-    if (weight && !ampi_is_coded(&slot->master)) slot->master.data = weight;
+    if (weight && !ampi_is_encoded(&slot->master)) slot->master.data = weight;
     else if (weight) slot->weight = weight;
     if (!grad) return;
     slot->frozen &= 1u;
@@ -2289,7 +2289,8 @@ AMPI_FN uint64_t ampi_iterations(const ampi_control *c) { return c->gate.step + 
 
 /* Before the decision: is this step sampled? After it: was it? */
 AMPI_FN int ampi_samples(const amp_plan *plan) {
-    return plan->histograms && ampi_iterations(plan->control) % (uint64_t)plan->watch.every == 0;
+    return plan->histograms &&
+           ampi_iterations(plan->control) % (uint64_t)plan->report_desc.every == 0;
 }
 AMPI_FN int ampi_sampled(const amp_plan *plan) {
     return plan->histograms && plan->record->sampled == ampi_iterations(plan->control);
@@ -2297,8 +2298,8 @@ AMPI_FN int ampi_sampled(const amp_plan *plan) {
 
 /* Are weights and updates of a tensor counted in a sampled step? */
 AMPI_FN int ampi_counts_updates(const ampi_slot *slot) {
-    return slot->grad && !slot->sparse && !ampi_is_coded(&slot->master) &&
-           !ampi_is_coded(&slot->moment[0]);
+    return slot->grad && !slot->sparse && !ampi_is_encoded(&slot->master) &&
+           !ampi_is_encoded(&slot->moment[0]);
 }
 
 /* Slot i's histogram. The check counts into number ~which; the decision makes that the last
@@ -2554,15 +2555,15 @@ AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int m
 /* Random bits: the lower 16 for element 2 * pair, the upper for 2 * pair + 1. Those of one key
    are a permutation of all words: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). If an
    element has several arrays that are rounded stochastically (master, m, v, in this order), the
-   first takes random, the second again(random), and so on. */
-AMPI_IN AMPI_U AMPI_(again)(AMPI_U x) {
+   first takes random, the second next_random(random), and so on. */
+AMPI_IN AMPI_U AMPI_(next_random)(AMPI_U x) {
     x = x * 0x846ca68bu;
     return x ^ x >> 16;
 }
 AMPI_IN AMPI_U AMPI_(random)(AMPI_U pair, AMPI_U a, AMPI_U b) {
     AMPI_U x = pair * 0x9e3779b9u + a;
     x        = (x ^ x >> 16) * 0x7feb352du + b;
-    return AMPI_(again)(x ^ x >> 15);
+    return AMPI_(next_random)(x ^ x >> 15);
 }
 
 /* The power of two of a group, as an exponent of fp32. The largest magnitude is below 1.93 of it,
@@ -2637,7 +2638,7 @@ AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master) {
 }
 
 /* Writes element i of src, or of model if that is NULL, to model and to what master stores. */
-AMPI_FN void ampi_split_one(void *model, const ampi_stored *master, const void *src, size_t i) {
+AMPI_FN void ampi_encode_weight(void *model, const ampi_stored *master, const void *src, size_t i) {
     const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, AMP_BF16, i);
     uint32_t       low;
     ampi_store_u16(model, i, (uint16_t)ampi_model_of_bits(u, &low, (int)master->format));
@@ -2963,16 +2964,16 @@ static void ampi_print(ampi_text *t, const char *format, const char *const *word
 #endif
 
 /* This thread's last error, and its text. */
-static AMPI_THREAD_LOCAL struct { ampi_error error; char text[200]; } ampi_latest;
+static AMPI_THREAD_LOCAL struct { ampi_error error; char text[200]; } ampi_last_error;
 
-AMP_DEF const char *amp_problem(void) { return ampi_latest.text; }
+AMP_DEF const char *amp_problem(void) { return ampi_last_error.text; }
 
 /* Tells an error, perhaps again. Words need not outlive the call in which it is first told, but
    those of an error that an optimizer stores are static. */
 static amp_result ampi_repeat(const ampi_error *e) {
-    ampi_text    t      = {ampi_latest.text, sizeof ampi_latest.text - 1, 0, NULL, NULL, 0};
+    ampi_text    t      = {ampi_last_error.text, sizeof ampi_last_error.text - 1, 0, NULL, NULL, 0};
     const double number = (double)e->tensor - 1.0;
-    if (e != &ampi_latest.error) ampi_latest.error = *e;
+    if (e != &ampi_last_error.error) ampi_last_error.error = *e;
     if (e->tensor) ampi_print(&t, e->name ? "tensor %g (%s): " : "tensor %g: ", &e->name, &number);
     ampi_print(&t, e->format, e->words, e->numbers);
     t.bytes[t.used] = '\0';
@@ -3004,13 +3005,13 @@ AMPI_PRINTS(2) static amp_result ampi_refuse(amp_result result, const char *form
 /* The error just told is of a tensor. */
 static amp_result ampi_of_tensor(size_t i, const char *name, amp_result result) {
     if (result == AMP_OK) return result;
-    ampi_latest.error.tensor = i + 1;
-    ampi_latest.error.name   = name;
-    return ampi_repeat(&ampi_latest.error);
+    ampi_last_error.error.tensor = i + 1;
+    ampi_last_error.error.name   = name;
+    return ampi_repeat(&ampi_last_error.error);
 }
 
 /* An error whose result says it all, such as a backend's. */
-static amp_result ampi_told(amp_result result) {
+static amp_result ampi_fail(amp_result result) {
     return result == AMP_OK ? result : ampi_refuse(result, "%s", amp_result_string(result));
 }
 
@@ -3571,7 +3572,7 @@ AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
 AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     const ampi_arrays *x     = &b->x;
     const size_t       odd   = x->element & 1u;
-    const int          coded = ampi_is_coded(&x->moment[0]);
+    const int          coded = ampi_is_encoded(&x->moment[0]);
     const AMPI_U       a = AMPI_(u32)(x->key.a), c = AMPI_(u32)(x->key.b);
     AMPI_U             pair = AMPI_(count)(x->element >> 1);
     size_t             rows = 0, j;
@@ -3581,8 +3582,8 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     for (j = 0; rows && j < b->n + odd; j += 2 * AMPI_W, pair = pair + AMPI_(u32)(AMPI_W)) {
         AMPI_U r = AMPI_(random)(pair, a, c);
         AMPI_(put_words)(room + j, r);
-        if (rows > 1) AMPI_(put_words)(room + AMPI_DRAWN + j, r = AMPI_(again)(r));
-        if (rows > 2) AMPI_(put_words)(room + 2 * AMPI_DRAWN + j, AMPI_(again)(r));
+        if (rows > 1) AMPI_(put_words)(room + AMPI_DRAWN + j, r = AMPI_(next_random)(r));
+        if (rows > 2) AMPI_(put_words)(room + 2 * AMPI_DRAWN + j, AMPI_(next_random)(r));
     }
     AMPI_(done)();
 }
@@ -3590,13 +3591,13 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
 /* Decodes the other formats of a block for the formula, or encodes them again. */
 AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
     if (!put) AMPI_(draw)(b, drawn);
-    if (ampi_is_coded(&b->x.master)) AMPI_(masters)(b, put);
+    if (ampi_is_encoded(&b->x.master)) AMPI_(masters)(b, put);
     if (b->x.moment[0].scale) AMPI_(moments_8bit)(b, put);
 }
 
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     const size_t    last  = AMPI_(last)(i, end);
-    const int       apart = ampi_is_coded(&x->master), coded = ampi_is_coded(&x->moment[0]);
+    const int       apart = ampi_is_encoded(&x->master), coded = ampi_is_encoded(&x->moment[0]);
     const int       codes = coded && x->moment[0].scale;
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
     uint16_t        drawn[3 * AMPI_DRAWN];
@@ -3903,7 +3904,7 @@ AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
     AMPI_REFUSE(dst && dst == src && src_type == AMP_F16, UNSUPPORTED,
                 "dst is src, of fp16, which would lose what scaling saved: give dst n floats "
                 "elsewhere, or NULL to check only");
-    AMPI_REFUSE(ampi_unscale_meets(dst, src, src_type, n), OVERLAP,
+    AMPI_REFUSE(ampi_unscale_overlaps(dst, src, src_type, n), OVERLAP,
                 "dst overlaps src: let it be src itself, or n floats elsewhere");
     if (!s->disabled)
         AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
@@ -3969,7 +3970,7 @@ static int ampi_allocator_ok(const amp_allocator *a) {
 
 /* A backend's result. Only CUDA's is AMP_ERROR_UNSUPPORTED, while a stream is captured. */
 static amp_result ampi_captured(amp_result result) {
-    if (result != AMP_ERROR_UNSUPPORTED) return ampi_told(result);
+    if (result != AMP_ERROR_UNSUPPORTED) return ampi_fail(result);
     return ampi_refuse(result, "the stream is being captured, which this call cannot be in: call "
                                "it before the capture or after");
 }
@@ -4000,8 +4001,8 @@ static void       ampi_sample_grads(ampi_histogram *h, const void *x, amp_dtype 
 static void       ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
                                       size_t begin, size_t n, ampi_histogram *h);
 /* a state: its history; reset it; send what was loaded */
-static void       ampi_walk_report(ampi_archive *a, const amp_optimizer *opt);
-static void       ampi_forget(amp_plan *plan);
+static void       ampi_archive_report(ampi_archive *a, const amp_optimizer *opt);
+static void       ampi_clear_history(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
 
 AMPI_COLD_BEGIN
@@ -4102,7 +4103,7 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     d->eps   = ampi_or(d->eps, 1e-8);
     amp_cpu_backend(&opt->backend);
     if (d->backend) opt->backend = *d->backend;
-    if (d->report) opt->watch = *d->report;
+    if (d->report) opt->report_desc = *d->report;
     if (d->storage) opt->storage = *d->storage;
     opt->reports     = d->report != NULL;
     opt->capacity    = AMP_INLINE_TENSORS;
@@ -4146,7 +4147,7 @@ static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     else if (phase != AMPI_ADDING && !opt->plan) result = AMP_ERROR_NOT_PREPARED;
     else if (phase == AMPI_BETWEEN && opt->step_open) result = AMP_ERROR_STEP_OPEN;
     else if (phase == AMPI_WITHIN && !opt->step_open) result = AMP_ERROR_STEP_NOT_OPEN;
-    return ampi_told(result);
+    return ampi_fail(result);
 }
 
 /* May a call for tensor i be made now? */
@@ -4165,7 +4166,7 @@ static int ampi_num_moments(const amp_optimizer_desc *d) {
 }
 
 /* Does the caller's own optimizer update this tensor? */
-static int ampi_is_yours(const amp_optimizer *opt, const amp_tensor *t) {
+static int ampi_host_steps(const amp_optimizer *opt, const amp_tensor *t) {
     return opt->desc.kind == AMP_KIND_OWN || t->own;
 }
 
@@ -4233,7 +4234,7 @@ static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
                 (double)count);
     while (capacity < opt->num_entries + count) capacity *= 2;
     grown = (ampi_entry *)ampi_allocate(&opt->desc.allocator, capacity * sizeof *grown);
-    if (!grown) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
+    if (!grown) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
     memcpy(grown, ampi_entry_of(opt, 0), opt->num_entries * sizeof *grown);
     ampi_release(&opt->desc.allocator, opt->entries);
     opt->entries  = grown;
@@ -4304,9 +4305,9 @@ static amp_result ampi_add_or_refuse(amp_optimizer *opt, const amp_tensor *whole
     amp_result result;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     result = ampi_add_tensors(opt, whole, tensors, count, flat);
-    if (result != AMP_OK && !ampi_latest.error.tensor)
+    if (result != AMP_OK && !ampi_last_error.error.tensor)
         ampi_of_tensor(opt->num_entries, NULL, result);
-    if (result != AMP_OK && opt->refused.result == AMP_OK) opt->refused = ampi_latest.error;
+    if (result != AMP_OK && opt->refused.result == AMP_OK) opt->refused = ampi_last_error.error;
     return result;
 }
 
@@ -4372,7 +4373,7 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t
     ampi_set_format(&slot->master, e->storage.master);
     for (k = 0; k < 2; k++) ampi_set_format(&slot->moment[k], e->storage.moments);
     slot->stats.first_nonfinite = slot->n;
-    if (!ampi_is_coded(&slot->master)) slot->master.data = t->weight;
+    if (!ampi_is_encoded(&slot->master)) slot->master.data = t->weight;
     slot->grad      = t->grad;
     slot->grad_type = t->grad_type;
     if (ampi_has_rows(e)) {
@@ -4383,7 +4384,7 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t
     slot->model     = t->model == (void *)t->weight ? NULL : t->model;
     slot->own       = t->own != 0;
     slot->frozen    = t->frozen ? 1u : t->grad ? 0u : 2u;
-    slot->in_place  = ampi_is_yours(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
+    slot->in_place  = ampi_host_steps(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
 /* Places n elements of tensor e in their format, and scales of groups. */
@@ -4402,7 +4403,7 @@ static uint64_t ampi_slot_chunks(const amp_optimizer *opt, size_t i) {
 
 /* Is slot i the k-th in the order of chunks? k goes through all slots twice; own ones come in the
    second half, so that the chunks of either kind are in a row. */
-static int ampi_is_kth(const amp_plan *plan, size_t k, size_t *i) {
+static int ampi_in_chunk_order(const amp_plan *plan, size_t k, size_t *i) {
     *i = k % plan->num_slots;
     return plan->host_slots[*i].own == (k >= plan->num_slots);
 }
@@ -4420,19 +4421,19 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
         s->first_sum = sums;
         sums += ampi_slot_chunks(opt, i);
         if (s->own && !plan->owns) plan->owns = (int)i + 1;
-        plan->coded |= ampi_is_coded(&s->master) || ampi_is_coded(&s->moment[0]);
+        plan->encoded |= ampi_is_encoded(&s->master) || ampi_is_encoded(&s->moment[0]);
         plan->stochastic |= !e->tensor.frozen &&
                             (ampi_formats[s->master.format].random ||
                              (moments && ampi_formats[s->moment[0].format].random));
         elements += s->n;
     }
     for (k = 0; k < 2 * plan->num_slots; k++) {
-        if (!ampi_is_kth(plan, k, &i)) continue;
+        if (!ampi_in_chunk_order(plan, k, &i)) continue;
         plan->host_slots[i].first_chunk = plan->num_chunks;
         plan->num_chunks += ampi_slot_chunks(opt, i);
     }
-    plan->split = plan->num_chunks < 264 ? 4 : 2;
-    if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->split = 0;
+    plan->share_bits = plan->num_chunks < 264 ? 4 : 2;
+    if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->share_bits = 0;
 }
 
 /* Arrays of tensors, in the order of backend memory: one kind after the other, so that those of a
@@ -4462,7 +4463,7 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
         if (!s->master.data) ampi_place(arena, e, s->n, &s->master);
         break;
     case AMPI_ARRAY_GRAD:
-        if (!ampi_is_yours(opt, &e->tensor) || !(learns || e->flat)) break;
+        if (!ampi_host_steps(opt, &e->tensor) || !(learns || e->flat)) break;
         s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e, s->n);
         if (!learns) s->unscaled = NULL;
         break;
@@ -4497,7 +4498,7 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
     for (k = 0; k < kinds; k++)
         for (i = 0; i < count; i++) ampi_place_array(opt, i, (ampi_array)k, &arena);
     *num_bytes = arena.used;
-    return ampi_told(arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK);
+    return ampi_fail(arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK);
 }
 
 /* Zeroed memory of a backend, aligned to 64 bytes; *block is what must be freed. */
@@ -4535,7 +4536,7 @@ static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     uint64_t        c = 0, left;
     size_t          i, k, used = 0;
     for (k = 0; k < 2 * plan->num_slots; k++) {
-        left = ampi_is_kth(plan, k, &i) ? ampi_slot_chunks(opt, i) : 0;
+        left = ampi_in_chunk_order(plan, k, &i) ? ampi_slot_chunks(opt, i) : 0;
         for (; left; left--) {
             piece[used++] = (uint32_t)i;
             c++;
@@ -4552,8 +4553,8 @@ static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
    data; if src is NULL, the master is made from the model. */
 static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
                                 const ampi_stored *master, const void *src, size_t n) {
-    if (ampi_is_coded(master))
-        return b->functions->split_fn(b, model, master, src, n);
+    if (ampi_is_encoded(master))
+        return b->functions->encode_fn(b, model, master, src, n);
     if (master->data && master->data != src)
         AMPI_TRY(ampi_cast_on(b, master->data, AMP_F32, src ? src : model, src ? AMP_F32 : type,
                               n));
@@ -4598,7 +4599,7 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
     ampi_scaler_setup(&control.scaler, &d->scaler);
     if (ampi_scale_is_elsewhere(opt) || control.scaler.scale == 1.0f ||
         !ampi_is_zero(&d->scaler.init_scale))
-        plan->asked = AMPI_SCALE_KNOWN;
+        plan->scale_use = AMPI_SCALE_KNOWN;
     AMPI_TRY(ampi_send(b, plan->table, plan->host_slots, plan->num_slots * sizeof *plan->table));
     AMPI_TRY(ampi_send(b, plan->sparse, plan->host_sparse,
                        plan->num_sparse * sizeof *plan->sparse));
@@ -4636,7 +4637,7 @@ static ampi_range ampi_range_of(size_t id, const void *begin, uint64_t n, amp_dt
 /* Do no two arrays of a step overlap? The ranges are sorted by where they begin, each gap 5/11 of
    the one before (Gonnet's Shell sort): no memory is needed, and 100,000 tensors take a tenth of a
    second. Then each must begin behind the one before. */
-static amp_result ampi_apart(const amp_optimizer *opt) {
+static amp_result ampi_no_overlaps(const amp_optimizer *opt) {
     static const char *const what[] = {"weight", "model", "grad"};
     const char *name;
     ampi_range *r = opt->plan->ranges;
@@ -4689,7 +4690,7 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
                                                                   3 * sizeof(ampi_range)) +
                                          num_sparse * sizeof(ampi_sparse) +
                                          (opt->reports ? ampi_report_room(opt->num_entries) : 0));
-    if (!plan) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
+    if (!plan) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
     plan->num_slots   = opt->num_entries;
@@ -4699,13 +4700,13 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     plan->kind        = d->kind;
     plan->zero_grad   = d->zero_grad;
     plan->shared      = d->shared_scaler != NULL;
-    plan->meets       = d->reduce_fn != NULL;
+    plan->reduces     = d->reduce_fn != NULL;
     opt->plan = plan;
     return AMP_OK;
 }
 
 /* Allocates backend memory, lays it out, and writes the tables. */
-static amp_result ampi_build(amp_optimizer *opt) {
+static amp_result ampi_allocate_plan(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
     char      *base = NULL;
     size_t     num_bytes;
@@ -4713,7 +4714,7 @@ static amp_result ampi_build(amp_optimizer *opt) {
     AMPI_TRY(ampi_layout(opt, plan, NULL, &num_bytes));
     AMPI_TRY(ampi_captured(ampi_block_alloc(&opt->backend, &opt->desc.allocator, num_bytes,
                                                  &opt->backend_memory, &base)));
-    AMPI_TRY(ampi_apart(opt));
+    AMPI_TRY(ampi_no_overlaps(opt));
     ampi_layout(opt, plan, base, &num_bytes);
     AMPI_IEEE(result = ampi_fill_tables(opt, plan)); /* configured numbers are rounded to float */
     ampi_count_grads(plan);
@@ -4732,14 +4733,14 @@ static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     }
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (ampi_is_coded(&opt->plan->host_slots[i].master) && t->weight)
+        if (ampi_is_encoded(&opt->plan->host_slots[i].master) && t->weight)
             AMPI_TRY(ampi_spoil_weight(b, t->weight, t->n));
     }
     return AMP_OK;
 }
 
 /* Releases what prepare has allocated. */
-static void ampi_unbuild(amp_optimizer *opt) {
+static void ampi_release_plan(amp_optimizer *opt) {
     ampi_block_free(&opt->backend, &opt->desc.allocator, opt->backend_memory);
     ampi_release(&opt->desc.allocator, opt->plan);
     opt->backend_memory = NULL;
@@ -4758,9 +4759,9 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         result = ampi_refuse(AMP_ERROR_NOT_INITIALIZED,
                              "desc.shared_scaler is not initialized: call amp_scaler_init");
     if (result == AMP_OK) result = ampi_new_plan(opt);
-    if (result == AMP_OK) result = ampi_build(opt);
+    if (result == AMP_OK) result = ampi_allocate_plan(opt);
     if (result == AMP_OK) result = ampi_captured(ampi_fill_tensors(opt));
-    if (result != AMP_OK) ampi_unbuild(opt);
+    if (result != AMP_OK) ampi_release_plan(opt);
     else opt->pending.result = AMP_OK; /* from a begin_step before prepare */
     return result;
 }
@@ -4774,7 +4775,7 @@ static ampi_slot *ampi_slot_of(const amp_optimizer *opt, int i) {
 static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float *weight,
                                 const void *grad) {
     const amp_tensor *t = ampi_tensor(opt, (int)i);
-    const int          own   = !ampi_is_coded(&opt->plan->host_slots[i].master);
+    const int          own   = !ampi_is_encoded(&opt->plan->host_slots[i].master);
     const char *const why = weight && !t->weight && own
                                 ? "its master is the optimizer's own: leave weight NULL here"
                             : grad && grad != AMP_NO_GRAD && t->frozen
@@ -4804,7 +4805,7 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
     for (i = 0; i < count; i++) { /* steps do not write a frozen tensor's copy */
         const ampi_slot *s = &plan->host_slots[first + i];
         const float     *w = weights ? weights[i] : NULL;
-        if (s->frozen == 1u && s->model && w && w != s->master.data && !ampi_is_coded(&s->master))
+        if (s->frozen == 1u && s->model && w && w != s->master.data && !ampi_is_encoded(&s->master))
             AMPI_TRY(ampi_captured(ampi_cast_on(&opt->backend, s->model, s->model_type, w, AMP_F32,
                                                 (size_t)s->n)));
     }
@@ -4828,7 +4829,7 @@ static amp_result ampi_write_models(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; i < opt->plan->num_slots; i++) {
         ampi_slot  *s   = &opt->plan->host_slots[i];
-        const void *src = ampi_is_coded(&s->master) ? s->weight : s->master.data;
+        const void *src = ampi_is_encoded(&s->master) ? s->weight : s->master.data;
         if (src && s->model)
             AMPI_TRY(ampi_captured(ampi_write_on(&opt->backend, s->model, s->model_type, &s->master,
                                                  src, (size_t)s->n)));
@@ -4843,7 +4844,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
     for (i = 0; i < opt->plan->num_slots; i++) {
         const ampi_slot  *s = &opt->plan->host_slots[i];
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (ampi_is_coded(&s->master) && t->n && !s->weight)
+        if (ampi_is_encoded(&s->master) && t->n && !s->weight)
             return ampi_of(opt, i, ampi_refuse(AMP_ERROR_BAD_STATE, "it has no fp32 master: bring "
                                                "its weights by amp_optimizer_rebind"));
     }
@@ -4862,12 +4863,12 @@ AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i) {
 
 AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
-    return s && !ampi_is_coded(&s->master) ? (float *)s->master.data : NULL;
+    return s && !ampi_is_encoded(&s->master) ? (float *)s->master.data : NULL;
 }
 
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt) {
     if (!opt || !opt->plan) return NULL;
-    opt->plan->asked = AMPI_SCALE_POINTED;
+    opt->plan->scale_use = AMPI_SCALE_POINTED;
     return opt->plan->scaler;
 }
 
@@ -4881,7 +4882,7 @@ AMP_DEF float amp_optimizer_loss_scale(const amp_optimizer *opt) {
     if (!opt || !opt->plan ||
         ampi_read_back(opt, &scale, &opt->plan->scaler->scale, sizeof scale) != AMP_OK)
         return 0.0f;
-    if (opt->plan->asked != AMPI_SCALE_POINTED) opt->plan->asked = AMPI_SCALE_READ;
+    if (opt->plan->scale_use != AMPI_SCALE_POINTED) opt->plan->scale_use = AMPI_SCALE_READ;
     return scale;
 }
 
@@ -4920,12 +4921,12 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
     return amp_cast(dst, dst_type, src, src_type, n);
 }
 
-static amp_result ampi_cpu_split(const amp_backend *self, void *model, const ampi_stored *master,
-                                 const void *src, size_t n) {
+static amp_result ampi_cpu_encode(const amp_backend *self, void *model, const ampi_stored *master,
+                                  const void *src, size_t n) {
     const uint32_t fp = ampi_fp_begin();
     size_t         i;
     (void)self;
-    for (i = 0; i < n; i++) ampi_split_one(model, master, src, i);
+    for (i = 0; i < n; i++) ampi_encode_weight(model, master, src, i);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5062,7 +5063,7 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     plan->control->norm2     = ampi_sum_chunks(plan);
     plan->control->maxima[0] = bad | ampi_found_by_user(plan);
     plan->control->maxima[1] = largest;
-    if (!plan->meets) ampi_decide(plan);
+    if (!plan->reduces) ampi_decide(plan);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5104,7 +5105,7 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job
     case AMPI_JOB_DECIDE: break; /* has no chunks */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
-        if (ampi_is_coded(&s->master)) break;
+        if (ampi_is_encoded(&s->master)) break;
         if (s->model_type == AMP_F16) /* a chunk stays in the second-level cache for the cast */
             ampi_count_overflows(&plan->control->f16_overflows, master, n);
         ampi_cast(ampi_to(s->model, s->model_type, i), s->model_type, master, AMP_F32, n);
@@ -5162,7 +5163,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
 static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g); /* >>impl gemm */
 
 static const ampi_functions ampi_cpu_functions = {
-    NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, ampi_cpu_split, NULL, NULL, ampi_cpu_bind,
+    NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, ampi_cpu_encode, NULL, NULL, ampi_cpu_bind,
     ampi_cpu_check, ampi_cpu_update, ampi_cpu_gemm};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
@@ -5229,7 +5230,7 @@ AMPI_COLD_BEGIN
 /* Does one job of a step, on all tensors. */
 static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
     const amp_backend *b = &opt->backend;
-    return ampi_told(b->functions->update_fn(b, opt->plan, job));
+    return ampi_fail(b->functions->update_fn(b, opt->plan, job));
 }
 
 /* May a step of this kind begin? */
@@ -5249,7 +5250,7 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                        ampi_refuse(AMP_ERROR_BAD_STATE,
                                    "its gradient was never given: set amp_tensor.grad, call "
                                    "amp_optimizer_rebind before the step, or set frozen"));
-    AMPI_REFUSE(!plan->meets && plan->num_weights && !plan->num_grads, BAD_STATE,
+    AMPI_REFUSE(!plan->reduces && plan->num_weights && !plan->num_grads, BAD_STATE,
                 "no tensor has a gradient: each is frozen, or was given AMP_NO_GRAD: bring one by "
                 "amp_optimizer_rebind");
     return AMP_OK;
@@ -5277,14 +5278,14 @@ static amp_result ampi_reduce_ranks(const amp_optimizer *opt, int refused) {
 static amp_result ampi_check_all(const amp_optimizer *opt, amp_result result) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
-    if (result == AMP_OK && !plan->asked && plan->num_weights)
+    if (result == AMP_OK && !plan->scale_use && plan->num_weights)
         result = ampi_refuse(AMP_ERROR_BAD_STATE,
                              "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or "
                              "set desc.scaler.preset to AMP_PRESET_NONE");
-    if (result == AMP_OK) result = ampi_told(b->functions->check_fn(b, plan));
-    if (!plan->meets) return result;
+    if (result == AMP_OK) result = ampi_fail(b->functions->check_fn(b, plan));
+    if (!plan->reduces) return result;
     if (result != AMP_OK) {
-        const ampi_error e = ampi_latest.error; /* reduce_fn may make others */
+        const ampi_error e = ampi_last_error.error; /* reduce_fn may make others */
         ampi_reduce_ranks(opt, 1);
         return ampi_repeat(&e);
     }
@@ -5369,7 +5370,7 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
             result = ampi_read_back(opt, &skip, &opt->plan->control->gate.skip, sizeof skip);
         if (result != AMP_OK) opt->step_open = 0;
     }
-    if (opt && result != AMP_OK) opt->pending = ampi_latest.error;
+    if (opt && result != AMP_OK) opt->pending = ampi_last_error.error;
     return result == AMP_OK && skip == 0u;
 }
 
@@ -5572,13 +5573,13 @@ AMP_DEF amp_result amp_optimizer_set_steps(amp_optimizer *opt, uint64_t steps, u
     c.skipped_in_a_row = 0;
     AMPI_TRY(ampi_send(&opt->backend, there, &c, sizeof c));
     if (!opt->plan->record) return AMP_OK;
-    ampi_forget(opt->plan);
+    ampi_clear_history(opt->plan);
     return ampi_send_history(opt);
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
     if (!opt || !opt->initialized) return;
-    ampi_unbuild(opt);
+    ampi_release_plan(opt);
     ampi_release(&opt->desc.allocator, opt->entries);
     memset(opt, 0, sizeof *opt);
 }
@@ -5588,8 +5589,8 @@ AMPI_COLD_END
 /* ----------------------------------------------------------------- >>impl  state
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
    body      kind, tensors; scaler; control; each tensor's size, storage, options and name; with
-             AMPI_FILE_SEED desc.seed, with _REPORT a report (ampi_walk_report); then each tensor's
-             masters, in fp32, and moments as they are stored
+             AMPI_FILE_SEED desc.seed, with _REPORT a report (ampi_archive_report); then each
+             tensor's masters, in fp32, and moments as they are stored
    trailer   u64 sum of the body
 
    All is little-endian. Numbers of a body take eight bytes; names and arrays are padded to eight.
@@ -5602,13 +5603,13 @@ enum { AMPI_FILE_REPORT = 1, AMPI_FILE_SEED = 2, AMPI_FILE_FLAGS = 3 };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
 AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes, AMPI_STATE_BLOCK % 8 == 0);
 
-/* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
-typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
+/* A pass over the state counts its bytes, saves it, verifies a file against it, or loads it. */
+typedef enum ampi_archive_pass { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_archive_pass;
 
 struct ampi_archive {
     const amp_optimizer *opt;
     unsigned char *room;       /* of a block, for models and low bits                           */
-    ampi_walk      walk;
+    ampi_archive_pass pass;
     uint32_t       flags;
     uint64_t       body;       /* its bytes in the file                                         */
     amp_write_fn   write_fn;
@@ -5618,7 +5619,7 @@ struct ampi_archive {
     uint64_t       count, sum;
     uint64_t       tables;     /* bytes of the body before masters and moments                  */
     char           name[AMPI_STATE_NAME], digits[2][AMPI_DECIMALS]; /* of an error's text       */
-    amp_result     result;     /* the first error; it stops the walk                            */
+    amp_result     result;     /* the first error; it stops the pass                            */
 };
 
 /* What is saved besides masters and moments; control has the scaler, also a shared one. */
@@ -5649,7 +5650,7 @@ static uint64_t ampi_sum_bytes(uint64_t sum, const unsigned char *p, size_t num_
 
 static void ampi_flush(ampi_archive *a) {
     a->sum = ampi_sum_bytes(a->sum, a->bytes, a->used);
-    if (a->used && !a->write_fn(a->user, a->bytes, a->used)) a->result = ampi_told(AMP_ERROR_WRITE);
+    if (a->used && !a->write_fn(a->user, a->bytes, a->used)) a->result = ampi_fail(AMP_ERROR_WRITE);
     a->used = 0;
 }
 
@@ -5660,15 +5661,15 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     const size_t   padded = (num_bytes + 7) / 8 * 8;
     unsigned char *at;
     a->count += padded;
-    if (a->walk == AMPI_SAVE && padded > (size_t)AMPI_STATE_BLOCK - a->used) ampi_flush(a);
-    if (a->walk == AMPI_COUNT || a->result != AMP_OK || padded == 0) return NULL;
-    if (a->walk == AMPI_VERIFY && padded > a->size - a->used) {
-        a->result = ampi_told(AMP_ERROR_MISMATCH);
+    if (a->pass == AMPI_SAVE && padded > (size_t)AMPI_STATE_BLOCK - a->used) ampi_flush(a);
+    if (a->pass == AMPI_COUNT || a->result != AMP_OK || padded == 0) return NULL;
+    if (a->pass == AMPI_VERIFY && padded > a->size - a->used) {
+        a->result = ampi_fail(AMP_ERROR_MISMATCH);
         return NULL;
     }
     at = a->bytes + a->used;
     a->used += padded;
-    if (a->walk == AMPI_SAVE) memset(at + padded - 8, 0, 8);
+    if (a->pass == AMPI_SAVE) memset(at + padded - 8, 0, 8);
     return at;
 }
 
@@ -5679,7 +5680,7 @@ static void ampi_number(ampi_archive *a, void *number, size_t size) {
     if (size == 4) x = ampi_load_u32(number, 0);
     else memcpy(&x, number, 8);
     if (!at) return;
-    if (a->walk == AMPI_SAVE) {
+    if (a->pass == AMPI_SAVE) {
         ampi_put_le(at, x);
         return;
     }
@@ -5705,7 +5706,7 @@ static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
 }
 
 /* Tells the next name of a body that is being verified, as far as there is room. */
-static void ampi_tell_name(ampi_archive *a, uint64_t length) {
+static void ampi_refuse_name(ampi_archive *a, uint64_t length) {
     const size_t left = ampi_min(a->size - a->used, AMPI_STATE_NAME - 1);
     const size_t n    = length < left ? (size_t)length : left;
     size_t       i;
@@ -5720,15 +5721,15 @@ static void ampi_name(ampi_archive *a, const char *name) {
     uint64_t       theirs = length;
     size_t         rest   = (size_t)length, piece;
     AMPI_NUMBER(a, theirs);
-    if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
+    if (a->pass == AMPI_VERIFY && a->result == AMP_OK &&
         (theirs != length || rest > a->size - a->used ||
          (rest && memcmp(a->bytes + a->used, name, rest) != 0)))
-        ampi_tell_name(a, theirs);
+        ampi_refuse_name(a, theirs);
     for (; rest; rest -= piece, name += piece) {
         unsigned char *at;
         piece = ampi_min(rest, AMPI_STATE_BLOCK);
         at    = ampi_next(a, piece);
-        if (at && a->walk == AMPI_SAVE) memcpy(at, name, piece);
+        if (at && a->pass == AMPI_SAVE) memcpy(at, name, piece);
     }
 }
 
@@ -5753,7 +5754,7 @@ typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_s
 /* Copies from backend memory to save, and to it to load. */
 static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_bytes) {
     const amp_backend *b    = &a->opt->backend;
-    const int          save = a->walk == AMPI_SAVE;
+    const int          save = a->pass == AMPI_SAVE;
     if (a->result == AMP_OK && num_bytes)
         a->result = ampi_captured(b->functions->copy_fn(b, save ? here : there, save ? there : here,
                                                         num_bytes,
@@ -5761,8 +5762,8 @@ static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_b
 }
 
 /* Saves n elements of a section to memory at, or loads them from it. */
-static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
-                            size_t from, unsigned char *at, size_t n) {
+static void ampi_archive_piece(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
+                               size_t from, unsigned char *at, size_t n) {
     const ampi_stored *master = &slot->master;
     const int        c    = s->coded;
     const size_t     size = c ? 2 : s->size, low = c ? master->size : 0;
@@ -5770,14 +5771,14 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     const uint32_t   fp   = ampi_fp_begin();
     size_t           k;
     uint32_t         u, rest;
-    for (k = 0; c && a->walk == AMPI_LOAD && k < n; k++) {
+    for (k = 0; c && a->pass == AMPI_LOAD && k < n; k++) {
         u = ampi_model_of_bits(ampi_load_u32(at, k), &rest, (int)master->format);
         ampi_store_u16(room, k, (uint16_t)u);
         ampi_store_low(lows, k, low, rest);
     }
     ampi_transfer(a, (char *)s->x + from * size, room, n * size);
     if (low) ampi_transfer(a, (char *)master->data + from * low, lows, n * low);
-    for (k = 0; c && a->walk == AMPI_SAVE && k < n; k++)
+    for (k = 0; c && a->pass == AMPI_SAVE && k < n; k++)
         ampi_store_u32(at, k, ampi_bits_of_f32(ampi_master(ampi_load_u16(room, k),
                                                            ampi_load_low(lows, k, low),
                                                            (int)master->format)));
@@ -5785,29 +5786,29 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
 }
 
 /* Walks the n elements of a section. */
-static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s) {
+static void ampi_archive_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s) {
     const size_t n = (size_t)(s->grouped ? ampi_groups(slot->n) : slot->n);
     size_t       i, piece;
     for (i = 0; s->x && i < n; i += piece) {
         unsigned char *at;
         piece = ampi_min(n - i, AMPI_STATE_BLOCK / s->size);
         at    = ampi_next(a, s->size * piece);
-        if (!at || a->walk == AMPI_VERIFY) continue;
-        if (a->walk == AMPI_LOAD) ampi_swap(at, piece, s->size);
-        ampi_walk_piece(a, slot, s, i, at, piece);
-        if (a->walk == AMPI_SAVE) ampi_swap(at, piece, s->size);
+        if (!at || a->pass == AMPI_VERIFY) continue;
+        if (a->pass == AMPI_LOAD) ampi_swap(at, piece, s->size);
+        ampi_archive_piece(a, slot, s, i, at, piece);
+        if (a->pass == AMPI_SAVE) ampi_swap(at, piece, s->size);
     }
 }
 
 /* Master and moments of a slot. */
-static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot) {
-    const int          coded = ampi_is_coded(&slot->master);
+static void ampi_archive_arrays(ampi_archive *a, const ampi_slot *slot) {
+    const int          coded = ampi_is_encoded(&slot->master);
     const ampi_stored *m     = slot->moment;
     const ampi_section all[] = {{coded ? slot->model : slot->master.data, 4, coded, 0},
                                 {m[0].data, m[0].size, 0, 0}, {m[1].data, m[1].size, 0, 0},
                                 {m[0].scale, 1, 0, 1},        {m[1].scale, 1, 0, 1}};
     size_t             k;
-    for (k = 0; k < sizeof all / sizeof all[0]; k++) ampi_walk_section(a, slot, &all[k]);
+    for (k = 0; k < sizeof all / sizeof all[0]; k++) ampi_archive_section(a, slot, &all[k]);
 }
 
 AMPI_COLD_BEGIN
@@ -5815,7 +5816,7 @@ AMPI_COLD_BEGIN
 /* Which moments a tensor has, with 4 if it is own, and 8 if its moments are missing; the formats
    of masters and moments. SPLIT is saved as the fp32 that it is. Fp32 masters are loaded from all
    formats. */
-static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
+static void ampi_archive_storage(ampi_archive *a, ampi_slot *slot) {
     const ampi_stored *m       = slot->moment;
     const uint64_t     has     = (m[0].data ? 1u : 0u) | (m[1].data ? 2u : 0u) |
                                  (slot->own ? 4u : 0u);
@@ -5826,7 +5827,7 @@ static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
     if (slot->moments_missing) file.has |= 8u;
     AMPI_NUMBERS(a, file.has, file.moments, file.masters);
     if (a->result != AMP_OK) return;
-    if (a->walk == AMPI_LOAD) slot->moments_missing = (file.has & 8u) != 0u;
+    if (a->pass == AMPI_LOAD) slot->moments_missing = (file.has & 8u) != 0u;
     file.has &= ~(uint64_t)8;
     if ((file.has ^ has) & 4u)
         ampi_differs(a, "amp_tensor.own", file.has >> 2, has >> 2);
@@ -5845,19 +5846,19 @@ static void ampi_walk_storage(ampi_archive *a, ampi_slot *slot) {
 }
 
 /* Size, options and name of tensor i. */
-static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i) {
+static void ampi_archive_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i) {
     ampi_slot  *slot         = &opt->plan->host_slots[i];
     const char *name         = ampi_tensor(opt, (int)i)->name;
     float       lr_scale     = slot->lr_scale;
     float       weight_decay = slot->weight_decay;
-    const int   right        = a->walk == AMPI_VERIFY && a->result == AMP_OK;
+    const int   right        = a->pass == AMPI_VERIFY && a->result == AMP_OK;
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
-    ampi_walk_storage(a, slot);
+    ampi_archive_storage(a, slot);
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
     ampi_name(a, name);
     if (right) a->result = ampi_of(opt, i, a->result);
-    if (a->walk != AMPI_LOAD) return;
+    if (a->pass != AMPI_LOAD) return;
     slot->lr_scale     = lr_scale;
     slot->weight_decay = weight_decay;
 }
@@ -5891,7 +5892,7 @@ static const ampi_field ampi_fields[] = {
 };
 enum { AMPI_NUM_FIELDS = sizeof ampi_fields / sizeof ampi_fields[0] };
 
-static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
+static void ampi_archive_fields(ampi_archive *a, ampi_state *state) {
     size_t i;
     for (i = 0; i < AMPI_NUM_FIELDS; i++) {
         const ampi_field *f = &ampi_fields[i];
@@ -5900,17 +5901,17 @@ static void ampi_walk_fields(ampi_archive *a, ampi_state *state) {
 }
 
 /* Walks the whole body. Sizes and names are the optimizer's: a file cannot lead out of arrays. */
-static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
+static void ampi_archive_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     size_t          i;
     ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
-    ampi_walk_fields(a, state);
-    for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
+    ampi_archive_fields(a, state);
+    for (i = 0; i < plan->num_slots; i++) ampi_archive_tensor(a, opt, i);
     if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, state->control.seed);
-    if (a->flags & AMPI_FILE_REPORT) ampi_walk_report(a, opt);
-    if (a->walk == AMPI_COUNT) a->tables = a->count;
-    for (i = 0; i < plan->num_slots; i++) ampi_walk_arrays(a, &plan->host_slots[i]);
+    if (a->flags & AMPI_FILE_REPORT) ampi_archive_report(a, opt);
+    if (a->pass == AMPI_COUNT) a->tables = a->count;
+    for (i = 0; i < plan->num_slots; i++) ampi_archive_arrays(a, &plan->host_slots[i]);
 }
 
 /* Reads what backend memory has of an optimizer between two steps. */
@@ -5928,7 +5929,7 @@ static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, amp
     if (opt->plan->record) a->flags |= AMPI_FILE_REPORT;
     if (opt->plan->stochastic) a->flags |= AMPI_FILE_SEED;
     a->opt = opt;
-    ampi_walk_state(a, opt, state); /* AMPI_COUNT */
+    ampi_archive_state(a, opt, state); /* AMPI_COUNT */
     return AMP_OK;
 }
 
@@ -5941,16 +5942,16 @@ static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_stat
     ampi_put_le(ends + 16, a->count);
     ampi_put_le(ends + 24, ampi_sum_bytes(0, ends, 24));
     a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
-    if (!a->bytes) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
+    if (!a->bytes) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
     a->room     = a->bytes + AMPI_STATE_BLOCK;
-    a->walk     = AMPI_SAVE;
+    a->pass     = AMPI_SAVE;
     a->write_fn = write_fn;
     a->user     = user;
-    if (!write_fn(user, ends, sizeof ends)) a->result = ampi_told(AMP_ERROR_WRITE);
-    ampi_walk_state(a, opt, state);
+    if (!write_fn(user, ends, sizeof ends)) a->result = ampi_fail(AMP_ERROR_WRITE);
+    ampi_archive_state(a, opt, state);
     if (a->result == AMP_OK) ampi_flush(a);
     ampi_put_le(ends, a->sum);
-    if (a->result == AMP_OK && !write_fn(user, ends, 8)) a->result = ampi_told(AMP_ERROR_WRITE);
+    if (a->result == AMP_OK && !write_fn(user, ends, 8)) a->result = ampi_fail(AMP_ERROR_WRITE);
     ampi_release(&opt->desc.allocator, a->bytes);
     return a->result;
 }
@@ -5969,17 +5970,17 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
     uint64_t      x;
-    if (!read_fn(user, header, 8)) return ampi_told(AMP_ERROR_READ);
-    if (memcmp(header, "AMPSTATE", 8) != 0) return ampi_told(AMP_ERROR_FOREIGN);
-    if (!read_fn(user, header + 8, sizeof header - 8)) return ampi_told(AMP_ERROR_READ);
+    if (!read_fn(user, header, 8)) return ampi_fail(AMP_ERROR_READ);
+    if (memcmp(header, "AMPSTATE", 8) != 0) return ampi_fail(AMP_ERROR_FOREIGN);
+    if (!read_fn(user, header + 8, sizeof header - 8)) return ampi_fail(AMP_ERROR_READ);
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24))
-        return ampi_told(AMP_ERROR_CORRUPT);
+        return ampi_fail(AMP_ERROR_CORRUPT);
     x        = ampi_get_le(header + 8);
     a->flags = (uint32_t)(x >> 32);
     a->body  = ampi_get_le(header + 16);
     if ((uint32_t)x > AMPI_STATE_VERSION || a->flags > AMPI_FILE_FLAGS)
-        return ampi_told(AMP_ERROR_NEWER); /* sums take eight bytes */
-    return ampi_told((uint32_t)x == 0 || a->body % 8 ? AMP_ERROR_CORRUPT : AMP_OK);
+        return ampi_fail(AMP_ERROR_NEWER); /* sums take eight bytes */
+    return ampi_fail((uint32_t)x == 0 || a->body % 8 ? AMP_ERROR_CORRUPT : AMP_OK);
 }
 
 /* A file that is being loaded; what there was before, and what is in it. */
@@ -6001,14 +6002,14 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     const int      fits = a->body == a->count;
     const uint64_t some = a->tables + AMPI_STATE_NAME;
     const uint64_t most = fits || a->body < some ? a->body : some;
-    if (most > SIZE_MAX - 8 - AMPI_STATE_BLOCK) return ampi_told(AMP_ERROR_TOO_LARGE);
+    if (most > SIZE_MAX - 8 - AMPI_STATE_BLOCK) return ampi_fail(AMP_ERROR_TOO_LARGE);
     a->size  = (size_t)most;
     a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, a->size + 8 + AMPI_STATE_BLOCK);
-    if (!a->bytes) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
+    if (!a->bytes) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
     a->room = a->bytes + a->size + 8;
-    if (!read_fn(user, a->bytes, a->size + (fits ? 8 : 0))) return ampi_told(AMP_ERROR_READ);
+    if (!read_fn(user, a->bytes, a->size + (fits ? 8 : 0))) return ampi_fail(AMP_ERROR_READ);
     a->sum = ampi_sum_bytes(0, a->bytes, a->size);
-    return ampi_told(fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT
+    return ampi_fail(fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT
                                                                        : AMP_OK);
 }
 
@@ -6019,13 +6020,13 @@ static amp_result ampi_load_file(const amp_optimizer *opt, ampi_loading *l, amp_
     int           fits;
     AMPI_TRY(ampi_read_header(a, read_fn, user));
     l->state = l->own;
-    ampi_walk_state(a, opt, &l->state); /* AMPI_COUNT */
+    ampi_archive_state(a, opt, &l->state); /* AMPI_COUNT */
     AMPI_TRY(a->result); /* the file may have a report, and the code none */
     fits = a->body == a->count;
     AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
-    a->walk = AMPI_VERIFY;
-    ampi_walk_state(a, opt, &l->state);
-    if (!fits && a->result == AMP_OK) a->result = ampi_told(AMP_ERROR_MISMATCH);
+    a->pass = AMPI_VERIFY;
+    ampi_archive_state(a, opt, &l->state);
+    if (!fits && a->result == AMP_OK) a->result = ampi_fail(AMP_ERROR_MISMATCH);
     if (a->result == AMP_OK && l->state.control.scaler.preset >= (uint32_t)AMPI_NUM_PRESETS)
         a->result = ampi_refuse(AMP_ERROR_NEWER,
                                 "its scaler has a preset that this amp.h does not know");
@@ -6048,11 +6049,11 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
         if (plan->shared) *s = *own;
         else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler));
     }
-    if (ampi_scale_is_elsewhere(opt) || plan->asked == AMPI_SCALE_POINTED) return;
-    if (moves && same) plan->asked = AMPI_SCALE_READ;
+    if (ampi_scale_is_elsewhere(opt) || plan->scale_use == AMPI_SCALE_POINTED) return;
+    if (moves && same) plan->scale_use = AMPI_SCALE_READ;
     else if (memcmp(&s->scale, &own->scale, 4) != 0) /* 1 is no news to who has read nothing */
-        plan->asked = plan->asked == AMPI_SCALE_UNREAD && s->scale == 1.0f ? AMPI_SCALE_KNOWN
-                                                                           : AMPI_SCALE_UNREAD;
+        plan->scale_use = plan->scale_use == AMPI_SCALE_UNREAD && s->scale == 1.0f
+                              ? AMPI_SCALE_KNOWN : AMPI_SCALE_UNREAD;
 }
 
 /* Loads all that was verified, and writes model copies. */
@@ -6064,10 +6065,10 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     size_t             i;
     ampi_keep_own(opt, l);
     plan->has_lr = l->state.has_lr != 0u;
-    if (plan->record) ampi_forget(plan);
-    l->a.walk = AMPI_LOAD;
+    if (plan->record) ampi_clear_history(plan);
+    l->a.pass = AMPI_LOAD;
     l->a.used = 0;
-    ampi_walk_state(&l->a, opt, &file);
+    ampi_archive_state(&l->a, opt, &file);
     AMPI_TRY(l->a.result);
     for (i = 0; i < plan->num_slots; i++) {
         ampi_slot *slot = &plan->host_slots[i];
@@ -6119,11 +6120,11 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
 }
 
 /* Where a state goes: to the file that a path leads to, by way of a temporary one beside it
-   (aside): its name with .new behind it, or .new1, .new2 ... while other saves have the ones
+   (temporary): its name with .new behind it, or .new1, .new2 ... while other saves have the ones
    before. */
 enum { AMPI_PATH = 4080, AMPI_SAVES = 1000, AMPI_NAME = 240 /* and .new999: 255 are allowed */ };
 typedef struct ampi_target {
-    char     path[AMPI_PATH], aside[AMPI_PATH + 8];
+    char     path[AMPI_PATH], temporary[AMPI_PATH + 8];
     int      mode;  /* POSIX: an existing file's, for all that replace it; or -1 */
     int      lock;  /* POSIX: a descriptor of the temporary file, which locks it */
     int      error; /* errno of the call that failed in a save; or 0 */
@@ -6145,15 +6146,15 @@ static size_t ampi_directory(const char *path) {
 }
 
 /* The k-th name for the temporary file. A long one is cut, not within a letter of UTF-8. */
-static void ampi_name_aside(ampi_target *to, unsigned k) {
+static void ampi_name_temporary(ampi_target *to, unsigned k) {
     const size_t most = ampi_directory(to->path) + AMPI_NAME;
     size_t       n    = strlen(to->path);
     char         room[AMPI_DECIMALS];
     if (n > most)
         for (n = most; n > most - 3 && ((unsigned char)to->path[n] & 0xc0u) == 0x80u;) n--;
-    memcpy(to->aside, to->path, n);
-    strcpy(to->aside + n, ".new");
-    if (k) strcpy(to->aside + n + 4, ampi_digits(room, k));
+    memcpy(to->temporary, to->path, n);
+    strcpy(to->temporary + n, ".new");
+    if (k) strcpy(to->temporary + n + 4, ampi_digits(room, k));
 }
 
 #ifdef AMPI_POSIX
@@ -6224,9 +6225,9 @@ static int ampi_remove_left(const char *name) {
 /* Removes what killed saves have left under the names behind the k-th, up to eight free ones. */
 static void ampi_remove_rest(ampi_target *to, unsigned k) {
     unsigned more = k, gaps;
-    for (gaps = 0; more < AMPI_SAVES && gaps < 8; gaps += !ampi_remove_left(to->aside))
-        ampi_name_aside(to, ++more);
-    ampi_name_aside(to, k);
+    for (gaps = 0; more < AMPI_SAVES && gaps < 8; gaps += !ampi_remove_left(to->temporary))
+        ampi_name_temporary(to, ++more);
+    ampi_name_temporary(to, k);
 }
 
 /* Creates and locks a temporary file that no other save has; -1: none, errno says why. */
@@ -6235,15 +6236,15 @@ static int ampi_create_locked(ampi_target *to) {
     unsigned     k;
     int          file;
     for (k = 0; k < AMPI_SAVES; k++) {
-        ampi_name_aside(to, k);
-        file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
+        ampi_name_temporary(to, k);
+        file = open(to->temporary, O_WRONLY | O_CREAT | O_EXCL, mode);
         if (file < 0 && errno == EEXIST) {
-            (void)ampi_remove_left(to->aside);
-            file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
+            (void)ampi_remove_left(to->temporary);
+            file = open(to->temporary, O_WRONLY | O_CREAT | O_EXCL, mode);
         }
         if (file < 0 && errno == EEXIST) continue;
         if (file < 0) return -1;
-        if (ampi_lock(file, to->aside) != 0) {
+        if (ampi_lock(file, to->temporary) != 0) {
             ampi_remove_rest(to, k);
             return file;
         }
@@ -6266,7 +6267,7 @@ static FILE *ampi_create(ampi_target *to) {
         setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
         return stream;
     }
-    unlink(to->aside);
+    unlink(to->temporary);
     if (file >= 0) close(file);
     return NULL;
 }
@@ -6288,13 +6289,13 @@ static int ampi_flush_file(const ampi_target *to, FILE *file) {
 static int ampi_move(ampi_target *to) {
     const size_t length = ampi_directory(to->path);
     int          directory, flushed, error;
-    if (ampi_has_name(to->lock, to->aside) == 0) { /* locks do not hold: it is another save's */
-        to->aside[0] = '\0';
+    if (ampi_has_name(to->lock, to->temporary) == 0) { /* locks do not hold: it is another save's */
+        to->temporary[0] = '\0';
         errno        = EEXIST;
         return 0;
     }
-    if (rename(to->aside, to->path) != 0) return 0;
-    to->aside[0]     = '\0'; /* from here on another save may have that name */
+    if (rename(to->temporary, to->path) != 0) return 0;
+    to->temporary[0]     = '\0'; /* from here on another save may have that name */
     to->path[length] = '\0';
     directory        = open(length ? to->path : ".", O_RDONLY);
     if (directory < 0) return 1; /* it may be written to, but not read */
@@ -6321,8 +6322,8 @@ static FILE *ampi_create(ampi_target *to) {
     unsigned k;
     FILE    *file = NULL;
     for (k = 0; k < AMPI_SAVES && !file; k++) {
-        ampi_name_aside(to, k);
-        file = _fsopen(to->aside, "wb", 0x10 /* _SH_DENYRW */);
+        ampi_name_temporary(to, k);
+        file = _fsopen(to->temporary, "wb", 0x10 /* _SH_DENYRW */);
         if (!file && errno != EACCES) break;
     }
     return file;
@@ -6337,16 +6338,16 @@ static int ampi_flush_file(const ampi_target *to, FILE *file) {
 }
 
 static int ampi_move(ampi_target *to) { /* replace existing, write through */
-    return MoveFileExA(to->aside, to->path, 1 | 8) != 0;
+    return MoveFileExA(to->temporary, to->path, 1 | 8) != 0;
 }
 #else
 static FILE *ampi_create(ampi_target *to) {
-    ampi_name_aside(to, 0);
-    return fopen(to->aside, "wb");
+    ampi_name_temporary(to, 0);
+    return fopen(to->temporary, "wb");
 }
 
 static int ampi_flush_file(const ampi_target *to, FILE *file) { return to && file; }
-static int ampi_move(ampi_target *to) { return rename(to->aside, to->path) == 0; }
+static int ampi_move(ampi_target *to) { return rename(to->temporary, to->path) == 0; }
 #endif
 
 #endif
@@ -6364,7 +6365,7 @@ static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     }
     if (result != AMP_OK) {
         to->error = errno;
-        if (file) remove(to->aside);
+        if (file) remove(to->temporary);
     }
     ampi_unlock(to);
     return result;
@@ -6379,7 +6380,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     AMPI_REFUSE(strlen(path) >= AMPI_PATH, TOO_LARGE,
                 "path has %g bytes, and must have less than 4080", (double)strlen(path));
     to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
-    if (!to) return ampi_told(AMP_ERROR_OUT_OF_MEMORY);
+    if (!to) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
     to->error = 0;
     result    = ampi_save_begin(opt, &to->a, &to->state);
     memcpy(to->path, path, strlen(path) + 1);
@@ -6389,7 +6390,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     error = result != AMP_OK ? to->error : 0;
     ampi_release(&opt->desc.allocator, to);
     if (error) errno = error;
-    return result == AMP_ERROR_WRITE ? ampi_told(result) : result;
+    return result == AMP_ERROR_WRITE ? ampi_fail(result) : result;
 }
 
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path) {
@@ -6401,9 +6402,9 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     result = ampi_load_begin(opt, &l);
     file   = result == AMP_OK ? fopen(path, "rb") : NULL;
     if (result == AMP_OK && !file)
-        result = ampi_told(errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ);
+        result = ampi_fail(errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ);
     if (result == AMP_OK) result = ampi_load_file(opt, &l, ampi_file_read, file);
-    if (result == AMP_ERROR_READ && file && feof(file)) result = ampi_told(AMP_ERROR_TRUNCATED);
+    if (result == AMP_ERROR_READ && file && feof(file)) result = ampi_fail(AMP_ERROR_TRUNCATED);
     if (result == AMP_OK && fgetc(file) != EOF)
         result = ampi_refuse(AMP_ERROR_CORRUPT, "there are bytes behind the end of the state");
     if (file) fclose(file);
@@ -7254,7 +7255,7 @@ AMPI_STRICT_END
 AMPI_COLD_BEGIN
 
 /* Do n elements at x, and m at y, share one? Each may be NULL. */
-static int ampi_floats_meet(const float *x, size_t n, const float *y, size_t m) {
+static int ampi_floats_overlap(const float *x, size_t n, const float *y, size_t m) {
     const uintptr_t a = (uintptr_t)x, b = (uintptr_t)y;
     return x && y && n && m && a < b + m * sizeof *y && b < a + n * sizeof *x;
 }
@@ -7278,9 +7279,9 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     if (dbias) AMPI_TRY(ampi_matrices_ok("dbias", &sums, 1, 1));
     if (dbias) AMPI_TRY(ampi_matrices_ok("dy", &of_dy, 1, 1));
     for (i = 0; i < 6; i++) {
-        AMPI_REFUSE(ampi_floats_meet(dbias, out, at[i], n[i]), OVERLAP, "dbias overlaps %s",
+        AMPI_REFUSE(ampi_floats_overlap(dbias, out, at[i], n[i]), OVERLAP, "dbias overlaps %s",
                     names[i]);
-        AMPI_REFUSE(i < 3 && i != 1 && ampi_floats_meet(dw, out * in, at[i], n[i]), OVERLAP,
+        AMPI_REFUSE(i < 3 && i != 1 && ampi_floats_overlap(dw, out * in, at[i], n[i]), OVERLAP,
                     "dw overlaps %s", names[i]);
     }
     if (dw) AMPI_TRY(ampi_gemm(NULL, &of_w, names + 3)); /* first, as dx may be x */
@@ -7601,40 +7602,40 @@ AMPI_STRICT_END
 AMPI_COLD_BEGIN
 
 /* What the host has read of a run, all at the same time. */
-typedef struct ampi_seen {
+typedef struct ampi_host {
     int             current; /* amp_optimizer_report has read it, and no state was loaded since */
     amp_report      report;
     ampi_record     record; /* a load reads a file into it */
     ampi_histogram *histograms;
     ampi_slot      *table;
     uint64_t      (*bad)[3];     /* of each tensor: weights, copies, moments */
-} ampi_seen;
+} ampi_host;
 
 static size_t ampi_report_room(size_t num_slots) {
-    return sizeof(ampi_seen) +
+    return sizeof(ampi_host) +
            num_slots * (sizeof(ampi_histogram) + sizeof(ampi_slot) + 3 * sizeof(uint64_t));
 }
 
 static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena) {
     const size_t n    = plan->num_slots;
-    ampi_seen   *seen = (ampi_seen *)(void *)(plan->host_sparse + plan->num_sparse);
-    memset(seen, 0, ampi_report_room(n));
-    seen->histograms  = (ampi_histogram *)(void *)(seen + 1);
-    seen->table       = (ampi_slot *)(void *)(seen->histograms + n);
-    seen->bad         = (uint64_t(*)[3])(void *)(seen->table + n);
-    plan->seen   = seen;
-    plan->watch  = opt->watch;
-    plan->record = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
-    if (plan->watch.every)
+    ampi_host   *host = (ampi_host *)(void *)(plan->host_sparse + plan->num_sparse);
+    memset(host, 0, ampi_report_room(n));
+    host->histograms  = (ampi_histogram *)(void *)(host + 1);
+    host->table       = (ampi_slot *)(void *)(host->histograms + n);
+    host->bad         = (uint64_t(*)[3])(void *)(host->table + n);
+    plan->host_report = host;
+    plan->report_desc = opt->report_desc;
+    plan->record      = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
+    if (plan->report_desc.every)
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
 /* A report in a state: counters, steps, overflows of tensors. An optimizer without a report reads
    a file's, and drops it. */
-static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
+static void ampi_archive_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
-    const int            load = a->walk == AMPI_LOAD && plan->seen;
-    const int            save = a->walk == AMPI_SAVE && a->result == AMP_OK;
+    const int            load = a->pass == AMPI_LOAD && plan->host_report;
+    const int            save = a->pass == AMPI_SAVE && a->result == AMP_OK;
     ampi_record          r;
     ampi_overflows       counts;
     amp_iteration       *s = r.history;
@@ -7658,18 +7659,18 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
         AMPI_NUMBER(a, counts.last);
         if (load) plan->host_slots[i].overflows = counts;
     }
-    if (load) plan->seen->record = r;
-    if (ok || a->walk != AMPI_VERIFY || a->result != AMP_OK) return;
+    if (load) plan->host_report->record = r;
+    if (ok || a->pass != AMPI_VERIFY || a->result != AMP_OK) return;
     a->result = ampi_refuse(AMP_ERROR_CORRUPT,
                             "its report names a tensor, or a reason to skip, that is not there");
 }
 
 /* Forgets the history, before a load. */
-static void ampi_forget(amp_plan *plan) {
-    ampi_seen *seen = plan->seen;
+static void ampi_clear_history(amp_plan *plan) {
+    ampi_host *host = plan->host_report;
     size_t     i;
-    seen->current = 0;
-    memset(&seen->record, 0, sizeof seen->record);
+    host->current = 0;
+    memset(&host->record, 0, sizeof host->record);
     for (i = 0; i < plan->num_slots; i++)
         memset(&plan->host_slots[i].overflows, 0, sizeof(ampi_overflows));
 }
@@ -7678,36 +7679,36 @@ static void ampi_forget(amp_plan *plan) {
 static amp_result ampi_send_history(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
-    const ampi_seen   *seen = plan->seen;
-    const size_t       size = plan->num_slots * sizeof *seen->histograms;
+    const ampi_host   *host = plan->host_report;
+    const size_t       size = plan->num_slots * sizeof *host->histograms;
     uint32_t           k;
     size_t             i;
     for (i = 0; i < plan->num_slots; i++)
         AMPI_TRY(ampi_send(b, &plan->table[i].overflows, &plan->host_slots[i].overflows,
                            sizeof(ampi_overflows)));
-    AMPI_TRY(ampi_send(b, plan->record, &seen->record, sizeof seen->record));
-    memset(seen->histograms, 0, size);
+    AMPI_TRY(ampi_send(b, plan->record, &host->record, sizeof host->record));
+    memset(host->histograms, 0, size);
     for (k = 0; k < 2 && plan->histograms; k++)
-        AMPI_TRY(ampi_send(b, ampi_histogram_of(plan, k, 0), seen->histograms, size));
+        AMPI_TRY(ampi_send(b, ampi_histogram_of(plan, k, 0), host->histograms, size));
     return AMP_OK;
 }
 
 /* Is there a report? For tensors and history: has it been read? */
-static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
+static amp_result ampi_report_ready(const amp_optimizer *opt, int of_moment) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     AMPI_REFUSE(!opt->plan->record, UNSUPPORTED,
                 "set amp_optimizer_desc.report, and there will be one");
-    if (!of_moment || opt->plan->seen->current) return AMP_OK;
+    if (!of_moment || opt->plan->host_report->current) return AMP_OK;
     return ampi_refuse(AMP_ERROR_BAD_STATE,
                        "call amp_optimizer_report first, and again after a load: this is of its "
                        "moment");
 }
 
 static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
-    const ampi_seen  *seen = opt->plan->seen;
-    const ampi_slot  *slot = &seen->table[i];
+    const ampi_host  *host = opt->plan->host_report;
+    const ampi_slot  *slot = &host->table[i];
     const uint32_t    max  = ampi_load_u32(&slot->stats.max_finite, 0);
-    const unsigned long long *count = seen->histograms[i].count;
+    const unsigned long long *count = host->histograms[i].count;
     amp_tensor_report r;
     int               b;
     memset(&r, 0, sizeof r);
@@ -7728,9 +7729,9 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     r.updates         = count[AMPI_UPDATES];
     r.lost            = count[AMPI_LOST];
     r.rounded         = count[AMPI_ROUNDED];
-    r.bad_weights     = seen->bad[i][0];
-    r.bad_copies      = seen->bad[i][1] > r.bad_weights ? seen->bad[i][1] - r.bad_weights : 0;
-    r.bad_moments     = seen->bad[i][2];
+    r.bad_weights     = host->bad[i][0];
+    r.bad_copies      = host->bad[i][1] > r.bad_weights ? host->bad[i][1] - r.bad_weights : 0;
+    r.bad_moments     = host->bad[i][2];
     for (b = 0; b < AMP_BINS; b++) {
         r.grads[b]   = count[AMPI_GRADS + b];
         r.weights[b] = count[AMPI_WEIGHTS + b];
@@ -7757,10 +7758,10 @@ static amp_result ampi_count_bad(const amp_optimizer *opt, const void *x, amp_dt
    models tell. */
 static amp_result ampi_bad_numbers(const amp_optimizer *opt, const ampi_control *c, size_t t) {
     const ampi_slot *s = &opt->plan->host_slots[t];
-    uint64_t        *bad = opt->plan->seen->bad[t];
-    const int        coded = ampi_is_coded(&s->master), row = c->skipped_in_a_row >= 10;
+    uint64_t        *bad = opt->plan->host_report->bad[t];
+    const int        coded = ampi_is_encoded(&s->master), row = c->skipped_in_a_row >= 10;
     const int        narrow = s->moment[1].format == AMP_FORMAT_BF16;
-    const int        least = opt->plan->seen->report.loss_scale <= 1.0f;
+    const int        least = opt->plan->host_report->report.loss_scale <= 1.0f;
     const int        weights = c->f16_overflows || (c->found_inf && (row || least));
     if (weights && !coded) AMPI_TRY(ampi_count_bad(opt, s->master.data, AMP_F32, s->n, &bad[0]));
     if (weights && s->model && (coded || s->model_type == AMP_F16))
@@ -7770,9 +7771,9 @@ static amp_result ampi_bad_numbers(const amp_optimizer *opt, const ampi_control 
 }
 
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
-    ampi_seen        *seen  = opt->plan->seen;
-    const uint64_t   *skips = seen->record.skips;
-    amp_report       *r     = &seen->report;
+    ampi_host        *host  = opt->plan->host_report;
+    const uint64_t   *skips = host->record.skips;
+    amp_report       *r     = &host->report;
     const amp_scaler *s     = &r->scaler;
     int               i, b;
     r->fixed_scale  = !ampi_is_dynamic(s);
@@ -7785,7 +7786,7 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     r->norm         = c->norm;
     r->loss_scale   = s->scale;
     r->stuck        = ampi_stuck(c, s);
-    r->sampled      = seen->record.sampled;
+    r->sampled      = host->record.sampled;
     r->headroom     = AMP_HEADROOM_UNBOUNDED;
     r->first_tensor = r->most_tensor = -1;
     for (i = 0; i < (int)opt->plan->num_slots; i++) {
@@ -7813,14 +7814,14 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
 /* Reads all that a report needs, after all work that is queued. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
     const amp_plan *plan;
-    ampi_seen      *s;
+    ampi_host      *s;
     ampi_control    c;
     size_t          i, n;
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!report) return ampi_missing("report");
-    AMPI_TRY(ampi_watched(opt, 0));
+    AMPI_TRY(ampi_report_ready(opt, 0));
     plan       = opt->plan;
-    s          = plan->seen;
+    s          = plan->host_report;
     n          = plan->num_slots;
     s->current = 0;
     AMPI_TRY(ampi_read_back(opt, &c, plan->control, sizeof c));
@@ -7844,16 +7845,16 @@ AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report) {
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     if (!report) return ampi_missing("report");
-    AMPI_TRY(ampi_watched(opt, 1));
+    AMPI_TRY(ampi_report_ready(opt, 1));
     *report = ampi_report_of(opt, (size_t)i);
     return AMP_OK;
 }
 
 /* The step that is back steps before the last, if it is remembered. */
 static const amp_iteration *ampi_step_before(const amp_optimizer *opt, uint64_t back) {
-    const ampi_seen     *seen   = opt->plan->seen;
-    const uint64_t       number = seen->report.iterations - back;
-    const amp_iteration *t      = &seen->record.history[number % AMP_HISTORY];
+    const ampi_host     *host   = opt->plan->host_report;
+    const uint64_t       number = host->report.iterations - back;
+    const amp_iteration *t      = &host->record.history[number % AMP_HISTORY];
     return number && t->iteration == number ? t : NULL;
 }
 
@@ -7863,7 +7864,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!count || (!history && *count))
         return ampi_missing(count ? "history" : "count");
-    AMPI_TRY(ampi_watched(opt, 1));
+    AMPI_TRY(ampi_report_ready(opt, 1));
     while (n < *count && ampi_step_before(opt, n)) n++;
     for (i = 0; i < n; i++) history[i] = *ampi_step_before(opt, n - 1 - i);
     *count = n;

@@ -465,7 +465,7 @@ AMPI_DEVICE void ampi_each_group(const W &work, ampi_segment s) {
 
 /* The rest of a range of count elements, in one loop for any types. */
 template <int UNDER_WAY, class W>
-AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) {
+AMPI_DEVICE void ampi_map_rest(const W &work, ampi_segment s, unsigned count) {
     const unsigned groups = s.behind - s.first, others = count - groups;
     for (unsigned e = threadIdx.x; e < others; e += UNDER_WAY * blockDim.x) {
         typename W::template raw<1> r[UNDER_WAY];
@@ -481,7 +481,7 @@ AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) 
 AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
 
 /* Does op leave an element as it is, in a dst of this type? */
-template <class OP> AMPI_DEVICE bool ampi_leaves(const OP &, uint32_t, uint32_t) { return false; }
+template <class OP> AMPI_DEVICE bool ampi_keeps(const OP &, uint32_t, uint32_t) { return false; }
 
 /* dst = op(src), element by element, in bits of fp32. Most ops ignore dst's type. */
 template <class OP, int DST, int SRC> struct ampi_mapper {
@@ -499,14 +499,14 @@ template <class OP, int DST, int SRC> struct ampi_mapper {
 #pragma unroll
         for (int k = 0; k < N; k++) {
             to[k] = op(from[k], dst.type);
-            all   = all && !ampi_leaves(op, from[k], dst.type);
+            all   = all && !ampi_keeps(op, from[k], dst.type);
         }
         if (all) {
             dst.template put<N>(i, to);
         } else {
 #pragma unroll
             for (int k = 0; k < N; k++)
-                if (!ampi_leaves(op, from[k], dst.type)) dst.put_one(i + k, to[k]);
+                if (!ampi_keeps(op, from[k], dst.type)) dst.put_one(i + k, to[k]);
         }
     }
 };
@@ -554,7 +554,7 @@ template <class OP, class PAIRS>
 AMPI_DEVICE void ampi_map(const ampi_any &dst, const ampi_any &src, unsigned count, const OP &op,
                           PAIRS pairs) {
     const ampi_segment s = ampi_map_pairs(dst, src, count, op, pairs);
-    ampi_each_other<4>(ampi_mapper<OP, AMPI_ANY, AMPI_ANY>{dst, src, op}, s, count);
+    ampi_map_rest<4>(ampi_mapper<OP, AMPI_ANY, AMPI_ANY>{dst, src, op}, s, count);
 }
 
 struct ampi_copy_op {
@@ -596,7 +596,7 @@ struct ampi_warps {
     uint32_t word[4];
 };
 
-template <int WARPS> AMPI_DEVICE void ampi_meet(void) {
+template <int WARPS> AMPI_DEVICE void ampi_barrier(void) {
     if (WARPS == 1) __syncwarp();
     else __syncthreads();
 }
@@ -661,9 +661,9 @@ template <int WARPS>
 AMPI_DEVICE float ampi_add_lanes(const ampi_found<WARPS> *f, int per_load, ampi_warps *team) {
     const int thread = (int)threadIdx.x % 32;
     float     v[8];
-    ampi_meet<WARPS>();
+    ampi_barrier<WARPS>();
     for (int e = 0; e < 8 / WARPS; e++) team->lanes[ampi_place_of<WARPS>(e, per_load)] = f->lane[e];
-    ampi_meet<WARPS>();
+    ampi_barrier<WARPS>();
     for (int k = 0; k < 8; k++) v[k] = team->lanes[thread + 32 * k];
     for (int half = 4; half; half /= 2)
         for (int k = 0; k < half; k++) v[k] = ampi_add(v[k], v[k + half]);
@@ -690,7 +690,7 @@ template <int WARPS, bool SUM> AMPI_DEVICE uint32_t ampi_reduce(uint32_t x, ampi
 /* One thread of each team reports what was found. For a tensor of one chunk, that is all. For
    others, the thread that reports the last chunk publishes what all have gathered, and clears it
    for the next step. So no block has to go through all tensors at the end. */
-AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_tally &found) {
+AMPI_DEVICE void ampi_report_tally(const amp_plan &plan, uint32_t i, const ampi_tally &found) {
     ampi_slot     *slot   = &plan.table[i];
     const unsigned chunks = (unsigned)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
     ampi_tally    *tally  = &slot->tally;
@@ -749,8 +749,8 @@ AMPI_DEVICE void ampi_take_rows(ampi_found<WARPS> *f, const ampi_array<TYPE> &mi
 
 /* What a team found in count elements; rest is all that the tensor has from start on. */
 template <int WARPS>
-AMPI_DEVICE void ampi_tell_found(const ampi_found<WARPS> &f, uint64_t rest, int count,
-                                 ampi_warps *team, ampi_tally *found) {
+AMPI_DEVICE void ampi_report_found(const ampi_found<WARPS> &f, uint64_t rest, int count,
+                                   ampi_warps *team, ampi_tally *found) {
     const uint32_t nonzero = (f.nonzero & 0xffffu) + (f.nonzero >> 16);
     const uint32_t both    = ampi_reduce<WARPS, true>(nonzero + (f.nonfinite << 16), team);
     found->max       = f.max;
@@ -808,7 +808,7 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
             break;
         }
     }
-    ampi_tell_found(f, slot->n - start, count, team, found);
+    ampi_report_found(f, slot->n - start, count, team, found);
     return ampi_mul64(ampi_double(sum), back);
 }
 
@@ -839,7 +839,7 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
         c->maxima[0] = c->seen[0] | ampi_found_by_user(plan);
         c->maxima[1] = c->seen[1];
         c->seen[0] = c->seen[1] = 0;
-        if (!plan->meets) ampi_decide(plan);
+        if (!plan->reduces) ampi_decide(plan);
     }
 }
 
@@ -886,9 +886,9 @@ struct ampi_share {
 
 /* A share is a chunk, or one of its 2^split equal parts. */
 AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t number) {
-    const unsigned length = AMPI_CHUNK >> plan.split;
+    const unsigned length = AMPI_CHUNK >> plan.share_bits;
     ampi_share     s;
-    s.slot  = &plan.table[plan.chunk_slots[number >> plan.split]];
+    s.slot  = &plan.table[plan.chunk_slots[number >> plan.share_bits]];
     s.begin = number * length - s.slot->first_chunk * (uint64_t)AMPI_CHUNK;
     s.count = ampi_count_from(s.begin, s.slot->n, length);
     s.grad  = ampi_array_at(s.slot->grad, s.slot->grad_type, s.begin);
@@ -897,7 +897,7 @@ AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t number) {
 
 /* Samples all gradients, after they have been checked. */
 AMPI_DEVICE void ampi_sample_shares(const amp_plan &plan) {
-    for (uint64_t k = blockIdx.x; k < plan.num_chunks << plan.split; k += gridDim.x) {
+    for (uint64_t k = blockIdx.x; k < plan.num_chunks << plan.share_bits; k += gridDim.x) {
         const ampi_share s = ampi_share_of(plan, k);
         if (!s.grad.base) continue;
         uint32_t *counts = ampi_begin_counts();
@@ -966,7 +966,7 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
         if (rest == 0) continue;
         bad |= found.nonfinite != 0;
         largest = found.max > largest ? found.max : largest;
-        ampi_tell_tally(plan, i, found);
+        ampi_report_tally(plan, i, found);
     }
     if (ampi_samples(&plan)) ampi_sample_shares(plan);
     if (tells && bad) atomicOr(&plan.control->seen[0], 1u);
@@ -1078,7 +1078,7 @@ AMPI_DEVICE void ampi_count_rows(const amp_plan *plan, ampi_sparse *s, const uin
 }
 
 /* The threads of the warp that have the same digit; none for a thread without an entry. */
-AMPI_DEVICE uint32_t ampi_alike(uint32_t digit, bool has) {
+AMPI_DEVICE uint32_t ampi_same_digit(uint32_t digit, bool has) {
     uint32_t alike = __ballot_sync(0xffffffffu, has);
     for (int bit = 0; bit < 8; bit++) {
         const uint32_t ones = __ballot_sync(0xffffffffu, digit >> bit & 1u);
@@ -1099,7 +1099,7 @@ AMPI_DEVICE void ampi_scatter_tile(const ampi_sparse *s, const ampi_tile &t, uin
         const bool     has   = i < t.behind;
         const uint32_t key   = !has ? 0u : pass ? keys[i] : ampi_row(s, i);
         const uint32_t digit = key >> 8 * pass & 255u;
-        const uint32_t alike = ampi_alike(digit, has);
+        const uint32_t alike = ampi_same_digit(digit, has);
         if (has && !(alike & lower)) room->found[warp][digit] = (uint32_t)__popc(alike);
         __syncthreads();
         if (has) {
@@ -1368,7 +1368,7 @@ template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_range &t, unsig
     const bool     rare  = t.model.base && t.model.type == AMP_F32;
     const unsigned first = rare ? count + 1 : t.master.head(4); /* after the end: no groups */
     const ampi_segment s = ampi_groups_in(4, first, count, t.grad, t.master, t.m, t.v, t.model);
-    ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), s, count); /* two would spill */
+    ampi_map_rest<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), s, count); /* two would spill */
     if (t.grad.type == AMP_F16) ampi_step_groups<KIND, AMP_F16>(t, s);
     else if (t.grad.type == AMP_BF16) ampi_step_groups<KIND, AMP_BF16>(t, s);
     else ampi_step_groups<KIND, AMP_F32>(t, s);
@@ -1377,7 +1377,7 @@ template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_range &t, unsig
 /* A block's first share of B, or of the touched rows. Shares count down to 0: A has left the last
    gradients in the cache, and a number that counts down needs no bound beside it. */
 AMPI_DEVICE int64_t ampi_first_share(const amp_plan &plan, bool rows) {
-    uint64_t all = rows ? 0 : plan.num_chunks << plan.split;
+    uint64_t all = rows ? 0 : plan.num_chunks << plan.share_bits;
     for (size_t i = 0; rows && i < plan.num_sparse; i++) all += plan.sparse[i].touched;
     return (int64_t)all - 1 - (int64_t)blockIdx.x;
 }
@@ -1418,7 +1418,7 @@ AMPI_DEVICE ampi_tensor_range ampi_tensor_range_of(const amp_plan &plan, const a
 /* In a sampled step work(i) updates element i of a share. Values before and after are counted.
    Addresses are computed for each element anew: a step leaves no registers for them. */
 template <class W>
-AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &work) {
+AMPI_DEVICE void ampi_count_updates(const amp_plan &plan, const ampi_share &s, const W &work) {
     uint32_t        *counts = ampi_begin_counts();
     const ampi_slot *slot   = s.slot;
     for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
@@ -1450,7 +1450,7 @@ template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         if (plan.control->gate.skip && plan.zero_grad) ampi_clear(s.grad, s.count);
         if (plan.control->gate.skip) continue;
-        ampi_watch(plan, s, [&](unsigned i) {
+        ampi_count_updates(plan, s, [&](unsigned i) {
             const ampi_tensor_range t = ampi_tensor_range_of(plan, s);
             const ampi_stepper<KIND, AMPI_ANY, AMPI_ANY> step(t);
             step.template finish<1>(i, step.template fetch<1>(i));
@@ -1487,7 +1487,7 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
 
    What a block knows of its range is in shared memory, written by one thread. It would take too
    many registers: 80 of them let three blocks share a multiprocessor. */
-struct ampi_coded {
+struct ampi_encoded_task {
     ampi_share       share;
     int64_t          next;  /* number of the next share */
     bool             there; /* is there one? */
@@ -1505,8 +1505,8 @@ struct ampi_coded {
     unsigned         first, rest;
 };
 
-AMPI_DEVICE ampi_coded *ampi_coded_of_block(void) {
-    __shared__ ampi_coded coded;
+AMPI_DEVICE ampi_encoded_task *ampi_encoded_of_block(void) {
+    __shared__ ampi_encoded_task coded;
     return &coded;
 }
 
@@ -1588,7 +1588,7 @@ template <int N> struct ampi_draws {
         return (N == 1 ? odd : k & 1u) ? word[k / 2] >> 16 : word[k / 2] & 0xffffu;
     }
     AMPI_MEMBER void next() {
-        for (int k = 0; k < N; k += 2) word[k / 2] = ampi_again(word[k / 2]);
+        for (int k = 0; k < N; k += 2) word[k / 2] = ampi_next_random(word[k / 2]);
     }
 };
 
@@ -1677,15 +1677,15 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
 };
 
 /* The moments that there are; t is what a block knows of them. */
-template <int KIND, int BYTES, int N> struct ampi_both {
+template <int KIND, int BYTES, int N> struct ampi_all_moments {
     enum { HAS_V = AMPI_SECOND >> KIND & 1 };
-    const ampi_coded             &t;
+    const ampi_encoded_task      &t;
     const bool                    has_m;
     const uint32_t                size;
     ampi_moments<BYTES, N, false> m;
     ampi_moments<BYTES, N, true>  v;
 
-    AMPI_MEMBER explicit ampi_both(const ampi_coded &t)
+    AMPI_MEMBER explicit ampi_all_moments(const ampi_encoded_task &t)
         : t(t), has_m(AMPI_FIRST >> KIND & 1 || t.moment[0].data),
           size(N == 1 ? t.moment[0].size : (uint32_t)BYTES), m(), v() {}
     AMPI_MEMBER bool plain() const {
@@ -1730,8 +1730,8 @@ template <int KIND, int BYTES, int N> struct ampi_both {
 };
 
 /* While a loop over groups runs, there are registers enough for it. */
-template <bool IN_REGISTERS> struct ampi_coded_in { typedef const ampi_coded &type; };
-template <> struct ampi_coded_in<true> { typedef const ampi_coded type; };
+template <bool IN_REGISTERS> struct ampi_encoded_in { typedef const ampi_encoded_task &type; };
+template <> struct ampi_encoded_in<true> { typedef const ampi_encoded_task type; };
 
 /* Bytes of an element in a format. */
 AMPI_DEVICE constexpr int ampi_bytes_of(int format) {
@@ -1763,7 +1763,7 @@ AMPI_DEVICE void ampi_models_of(const float *p, const ampi_draws<N> &draws, int 
 /* The groups of a range, or with N = 1 its other elements. All that a thread loads is under way
    before any of it is used. */
 template <int KIND, int MASTER, int MOMENTS, int N>
-AMPI_DEVICE void ampi_step_coded_as(typename ampi_coded_in<N == 4>::type t) {
+AMPI_DEVICE void ampi_step_encoded_as(typename ampi_encoded_in<N == 4>::type t) {
     enum { /* bytes of a moment, of what a master stores beside the model, of the model */
         SIZE = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MOMENTS),
         LOW  = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MASTER),
@@ -1782,7 +1782,7 @@ AMPI_DEVICE void ampi_step_coded_as(typename ampi_coded_in<N == 4>::type t) {
         ampi_packed_grad<N>         grad  = {};
         ampi_packed<HIGH, N, false> high  = {};
         ampi_packed<LOW, N>         low   = {};
-        ampi_both<KIND, SIZE, N>    both(t);
+        ampi_all_moments<KIND, SIZE, N> both(t);
         ampi_draws<N>               draws = {};
         uint32_t                    g[4], h[N], l[4];
         float                       p[N], m[N], v[N];
@@ -1831,7 +1831,7 @@ struct ampi_codes {
 };
 
 /* Sets t to the next elements of a share that have one key; by one thread. */
-AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
+AMPI_DEVICE void ampi_next_elements(ampi_encoded_task *t, const amp_plan &plan) {
     const ampi_control *c     = plan.control;
     const ampi_slot    *slot  = t->share.slot;
     const uint64_t      begin = t->share.begin;
@@ -1851,7 +1851,7 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
 #pragma unroll 1
     for (int k = 0; k < 2; k++) t->moment[k] = ampi_stored_at(slot->moment[k], begin);
     t->first = t->from;
-    if (!ampi_is_coded(&t->master))
+    if (!ampi_is_encoded(&t->master))
         t->first += ampi_array_at(t->master.data, AMP_F32, t->from).head(4);
     if (!t->model.base || t->model.type != AMP_F32)
         s = ampi_groups_in(4, t->first, t->behind, t->share.grad, t->model, ampi_codes{t->master},
@@ -1861,25 +1861,25 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
 }
 
 /* Updates all of a share. */
-template <int KIND> AMPI_DEVICE void ampi_step_coded(const amp_plan &plan, ampi_coded *t) {
+template <int KIND> AMPI_DEVICE void ampi_step_encoded(const amp_plan &plan, ampi_encoded_task *t) {
     do {
         __syncthreads();
-        if (threadIdx.x == 0) ampi_go_on(t, plan);
+        if (threadIdx.x == 0) ampi_next_elements(t, plan);
         __syncthreads();
         switch (t->row) {
 #define AMPI_STEP_AS(name, MASTER, MOMENTS)                                                     \
     case AMP_FORMAT_##MASTER * 8 + AMP_FORMAT_##MOMENTS:                                        \
-        ampi_step_coded_as<KIND, AMP_FORMAT_##MASTER, AMP_FORMAT_##MOMENTS, 4>(*t);             \
+        ampi_step_encoded_as<KIND, AMP_FORMAT_##MASTER, AMP_FORMAT_##MOMENTS, 4>(*t);           \
         break;
             AMP_STORAGE_LIST(AMPI_STEP_AS)
 #undef AMPI_STEP_AS
         }
-        ampi_step_coded_as<KIND, AMPI_ANY, AMPI_ANY, 1>(*t);
+        ampi_step_encoded_as<KIND, AMPI_ANY, AMPI_ANY, 1>(*t);
     } while (t->behind < t->share.count);
 }
 
-template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
-    ampi_coded *t = ampi_coded_of_block();
+template <int KIND> AMPI_KERNEL(3) ampi_encoded_kernel(amp_plan plan, bool rows) {
+    ampi_encoded_task *t = ampi_encoded_of_block();
     if (threadIdx.x == 0) {
         t->next    = ampi_first_share(plan, rows);
         t->sampled = !rows && ampi_sampled(&plan); /* for all: one pointer less in registers */
@@ -1899,7 +1899,7 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
         if (t->share.count == 0 || !t->share.grad.base) continue;
         if (!plan.control->gate.skip) {
             if (!t->sampled || !ampi_counts_updates(t->share.slot))
-                ampi_step_coded<KIND>(plan, t);
+                ampi_step_encoded<KIND>(plan, t);
         } else if (plan.zero_grad) {
             ampi_clear(t->share.grad, t->share.count);
         }
@@ -1908,29 +1908,29 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
 }
 
 /* Only set-up, refresh and loads need it. */
-AMPI_KERNEL(3) ampi_split_kernel(void *model, ampi_stored master, const void *src, uint64_t n) {
+AMPI_KERNEL(3) ampi_encode_kernel(void *model, ampi_stored master, const void *src, uint64_t n) {
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < n; i += (uint64_t)gridDim.x * blockDim.x)
-        ampi_split_one(model, &master, src, i);
+        ampi_encode_weight(model, &master, src, i);
 }
 
-static amp_result ampi_cuda_split(const amp_backend *self, void *model, const ampi_stored *master,
-                                  const void *src, size_t n) {
-    return ampi_launch(ampi_grid_of(self, n / 256 + 1, 256), ampi_split_kernel, model, *master,
+static amp_result ampi_cuda_encode(const amp_backend *self, void *model, const ampi_stored *master,
+                                   const void *src, size_t n) {
+    return ampi_launch(ampi_grid_of(self, n / 256 + 1, 256), ampi_encode_kernel, model, *master,
                        src, n);
 }
 
 #else
-#define ampi_coded_kernel ampi_update_kernel
-#define ampi_split_kernel ampi_decide_kernel
-#define ampi_cuda_split   NULL
+#define ampi_encoded_kernel ampi_update_kernel
+#define ampi_encode_kernel  ampi_decide_kernel
+#define ampi_cuda_encode    NULL
 #endif /* AMPI_NO_STORAGE */
 
 /* The jobs around an optimizer of the user's own. OWN: only for own slots, which have the last
    chunks. (The scale is published here, and B does not publish it again.) */
 template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
-    const uint64_t all     = plan.num_chunks << plan.split;
-    const uint64_t others  = OWN ? plan.table[plan.owns - 1].first_chunk << plan.split : 0;
+    const uint64_t all     = plan.num_chunks << plan.share_bits;
+    const uint64_t others  = OWN ? plan.table[plan.owns - 1].first_chunk << plan.share_bits : 0;
     const float    factor  = plan.control->gate.inv_scale;
     const auto     unscale = [=](uint32_t u, uint32_t) {
         return ampi_bits_of_f32(ampi_unscale(u, factor));
@@ -1954,12 +1954,12 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
         if (JOB == AMPI_JOB_UNSCALE && !skip && grad.base)
             ampi_map(unscaled, grad, s.count, unscale, ampi_to_fp32());
         if (sampled && !skip && ampi_counts_updates(slot))
-            ampi_watch(plan, s, [&](unsigned i) {
+            ampi_count_updates(plan, s, [&](unsigned i) {
                 const uint32_t u = master.get(i);
                 model.put_model<1>(i, &u, control);
             });
         else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model && !slot->frozen &&
-                 !ampi_is_coded(&slot->master))
+                 !ampi_is_encoded(&slot->master))
             ampi_map(model, master, s.count, copy,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
         if (JOB == AMPI_JOB_PUBLISH && plan.zero_grad && grad.base) ampi_clear(grad, s.count);
@@ -2019,7 +2019,7 @@ struct ampi_scaler_op {
         return to;
     }
 };
-AMPI_DEVICE bool ampi_leaves(const ampi_scaler_op &op, uint32_t u, uint32_t type) {
+AMPI_DEVICE bool ampi_keeps(const ampi_scaler_op &op, uint32_t u, uint32_t type) {
     return !op.writes || (type == AMP_BF16 && ampi_nonfinite(u));
 }
 
@@ -2090,7 +2090,7 @@ amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src, am
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (dst && dst == src && src_type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
-    if (ampi_unscale_meets(dst, src, src_type, n)) return AMP_ERROR_OVERLAP;
+    if (ampi_unscale_overlaps(dst, src, src_type, n)) return AMP_ERROR_OVERLAP;
     return ampi_launch_alone(ampi_grid_on(stream, ampi_num_spans(n), 256), ampi_scaler_kernel, s,
                              dst, dst == src ? src_type : AMP_F32, src, src_type, n);
 }
@@ -2225,7 +2225,7 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
 typedef void (*ampi_step_kernel)(amp_plan plan, bool rows);
 #define AMPI_STEP_KERNELS(kind, step, moments, always, beta2)                                \
     {{ampi_update_kernel<AMP_KIND_##kind>, ampi_update_kernel<AMP_KIND_##kind, true>},       \
-     {ampi_coded_kernel<AMP_KIND_##kind>, ampi_coded_kernel<AMP_KIND_##kind>}},
+     {ampi_encoded_kernel<AMP_KIND_##kind>, ampi_encoded_kernel<AMP_KIND_##kind>}},
 static const ampi_step_kernel ampi_step_kernels[][2][2] = {{{NULL}},
                                                            AMPI_OPTIMIZERS(AMPI_STEP_KERNELS)};
 
@@ -2235,8 +2235,9 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
         {NULL, ampi_around_kernel<AMPI_JOB_PUBLISH, true>},
         {ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_UNSCALE, true>},
         {ampi_around_kernel<AMPI_JOB_PUBLISH>, NULL}};
-    const ampi_step_kernel *steps  = ampi_step_kernels[plan->kind][plan->coded];
-    const uint64_t          blocks = job == AMPI_JOB_DECIDE ? 1 : plan->num_chunks << plan->split;
+    const ampi_step_kernel *steps  = ampi_step_kernels[plan->kind][plan->encoded];
+    const uint64_t          shares = plan->num_chunks << plan->share_bits;
+    const uint64_t          blocks = job == AMPI_JOB_DECIDE ? 1 : shares;
     const auto              kernel = of_jobs[job][plan->owns != 0];
     const ampi_grid         grid   = ampi_grid_of(self, blocks, 256);
     amp_plan                behind = *plan;
@@ -2427,7 +2428,7 @@ static amp_result ampi_load_kernels(void) {
                         ampi_around_kernel<AMPI_JOB_UNSCALE, true>,
                         ampi_around_kernel<AMPI_JOB_PUBLISH, true>,
                         ampi_bind_kernel, ampi_store_kernel, ampi_cast_kernel, ampi_count_kernel,
-                        ampi_scatter_kernel, ampi_sum_rows_kernel, ampi_split_kernel,
+                        ampi_scatter_kernel, ampi_sum_rows_kernel, ampi_encode_kernel,
                         ampi_epilogue_kernel));
     for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
         AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2]));
@@ -2435,7 +2436,7 @@ static amp_result ampi_load_kernels(void) {
 }
 
 static const ampi_functions ampi_cuda_functions = {
-    ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_split,
+    ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_encode,
     ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_update,
     ampi_cuda_gemm};
 

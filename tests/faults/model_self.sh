@@ -52,7 +52,7 @@ fault 'an overflow of another rank does not skip' ampi_decide \
 fault 'an error of reduce_fn is lost' ampi_reduce_ranks 's/result  *= opt->desc.reduce_fn\(/(void)opt->desc.reduce_fn(/'
 fault 'a run of another program needs no moments' amp_optimizer_set_steps \
     's/slot->moments_missing = .*/slot->moments_missing = 0;/'
-fault 'a run of another program has the report of this one' amp_optimizer_set_steps 's/ampi_forget\(opt->plan\);/(void)0;/'
+fault 'a run of another program has the report of this one' amp_optimizer_set_steps 's/ampi_clear_history\(opt->plan\);/(void)0;/'
 # Rows
 fault 'a row that is not there is no skip where the scaler is disabled' ampi_decide \
     's/disabled \? \(asked & AMPI_BAD_ROW\) != 0u/disabled ? 0u/'
@@ -71,31 +71,31 @@ fault 'keep_fp32 takes no moments of a storage of its own' ampi_storage_of \
 fault 'weights that rebind brought before a load are there after it' ampi_load_all \
     's/slot->weight = NULL;.*//'
 fault 'the seed is not saved' ampi_save_begin 's/if \(opt->plan->stochastic\)/if (0)/'
-fault 'scales of groups are not saved' ampi_walk_arrays 's/k < sizeof all/k + 2 < sizeof all/'
+fault 'scales of groups are not saved' ampi_archive_arrays 's/k < sizeof all/k + 2 < sizeof all/'
 # Files
 fault 'nesterov is not loaded' ampi_keep_own \
     's/(control.seen_updates = 0);/\1, state->control.nesterov = l->own.control.nesterov;/'
-fault 'skips in a row are lost' ampi_walk_fields \
+fault 'skips in a row are lost' ampi_archive_fields \
     's/ampi_number\(a, /if (f->at != offsetof(ampi_state, control.skipped_in_a_row)) &/'
 fault 'a learning rate of its own is lost' ampi_keep_own \
     's/if \(!state->has_lr\) state->has_lr = .*//'
 fault 'a learning rate in the file is not taken' ampi_load_all 's/plan->has_lr = .*/(void)0;/'
 fault 'lr_scale is not loaded' ampi_load_all 's/AMPI_TRY\(ampi_send\(b, &there->lr_scale.*//'
-fault 'weight_decay is not loaded' ampi_walk_tensor 's/slot->weight_decay = weight_decay;//'
-fault 'the moments are not loaded' ampi_walk_section \
-    's/if \(!at \|\| a->walk == AMPI_VERIFY\)/if (!at || a->walk == AMPI_VERIFY || (a->walk == AMPI_LOAD \&\& s->x != slot->master.data))/'
+fault 'weight_decay is not loaded' ampi_archive_tensor 's/slot->weight_decay = weight_decay;//'
+fault 'the moments are not loaded' ampi_archive_section \
+    's/if \(!at \|\| a->pass == AMPI_VERIFY\)/if (!at || a->pass == AMPI_VERIFY || (a->pass == AMPI_LOAD \&\& s->x != slot->master.data))/'
 fault 'models are not written after a load' ampi_load_all \
     's/AMPI_TRY\(ampi_write_models\(opt\)\);//'
 fault 'a file of a disabled scaler disables' ampi_keep_own 's/ \|\| !s->disabled != !own->disabled//'
 fault 'a file of a fixed scale stops one that moves' ampi_keep_own 's/!same \|\| //'
-fault 'moments that are missing are forgotten by a file' ampi_walk_storage 's/slot->moments_missing = .*/slot->moments_missing = 0;/'
+fault 'moments that are missing are forgotten by a file' ampi_archive_storage 's/slot->moments_missing = .*/slot->moments_missing = 0;/'
 fault 'a changed body is loaded' ampi_read_body 's/return fits && .*/return AMP_OK;/'
 fault 'a changed header is loaded' ampi_read_header \
     's/if \(ampi_get_le\(header \+ 24\) != .*/if (0) return AMP_ERROR_CORRUPT;/'
 fault 'names are not compared' ampi_name 's/\(rest && memcmp.*/0))/'
-fault 'formats of masters are not compared' ampi_walk_storage \
+fault 'formats of masters are not compared' ampi_archive_storage \
     's/else if \(masters && /else if (0 \&\& /'
-fault 'the kind is not compared' ampi_walk_state \
+fault 'the kind is not compared' ampi_archive_state \
     's/ampi_same\(a, .*"desc.kind"\);/{ uint64_t x = opt->desc.kind; AMPI_NUMBER(a, x); }/'
 fault 'a load that fails leaks' ampi_load_end \
     's/^    ampi_release\(/    if (result == AMP_OK) ampi_release(/'
@@ -122,7 +122,7 @@ fault 'an update that was forgotten is not counted' ampi_decide 's/c->missed_upd
 fault 'the product is not checked' ampi_product_overflows \
     's/if \(!\(ampi_rules.s. & AMPI_SAFE\)\) return 0;/return 0;/'
 # Steps
-fault 'a step whose loss nobody has scaled' ampi_check_all 's/ && !plan->asked && /  \&\& 0 \&\& /'
+fault 'a step whose loss nobody has scaled' ampi_check_all 's/ && !plan->scale_use && /  \&\& 0 \&\& /'
 fault 'a skipped step writes models' ampi_cpu_update \
     's/!plan->control->gate.skip/(job == AMPI_JOB_PUBLISH || !plan->control->gate.skip)/'
 fault 'zero_grad leaves the gradients of a skipped step' ampi_cpu_update \
@@ -152,7 +152,7 @@ fault 'a norm that overflows is infinite' ampi_check_chunk \
     's/if \(ampi_nonfinite\(ampi_load_u32\(&sum, 0\)\)\)/if (0)/'
 fault 'a factor that vanishes steps' ampi_decide \
     's/bad \|= \(uint32_t\)\(\(ampi_bits_of_f32\(inv_scale.*//'
-fault 'what overlaps is prepared' ampi_apart 's/if \(r\[i\].begin >= .*\) /if (1) /'
+fault 'what overlaps is prepared' ampi_no_overlaps 's/if \(r\[i\].begin >= .*\) /if (1) /'
 fault 'add_flat leaves the first ones of a flat array that is refused' ampi_add_tensors \
     's/if \(result != AMP_OK\) opt->num_entries = before;//'
 fault 'an add that finds no memory has room' ampi_reserve \
@@ -167,8 +167,8 @@ fault 'what was asked for is an overflow' ampi_record_step 's/r->bad \|\| !c->ma
 fault 'a bad index leaves an older message' ampi_tensor_ready \
     's/return ampi_refuse\((AMP_[A-Z_]*), /return \1;\n    ampi_refuse(\1, /'
 fault 'a call that succeeds tells something' ampi_ready \
-    's/return ampi_told\(/ampi_told(AMP_ERROR_READ);\n    return ampi_told(/'
-fault 'an error that only its result tells has no message' ampi_told 's/: ampi_refuse\(.*/: result;/'
+    's/return ampi_fail\(/ampi_fail(AMP_ERROR_READ);\n    return ampi_fail(/'
+fault 'an error that only its result tells has no message' ampi_fail 's/: ampi_refuse\(.*/: result;/'
 fault 'end_step does not repeat what begin_step has told' amp_optimizer_end_step \
     's/ampi_repeat\(&pending\)/pending.result/'
 # Sessions

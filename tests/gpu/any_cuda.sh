@@ -89,7 +89,7 @@ fault rows_f16 scatter 'pass ? places[i] : i;' 'pass ? places[i] : FAULT ? 0u : 
 fault rows_f16 sum_rows 'sum[e] = fresh ?' 'sum[e] = fresh || FAULT ?'
 fault adamw_fp32+bf16 coded 'l[k] = ampi_bits_of_f32(p[k]);' 'l[k] = ampi_bits_of_f32(p[k]) ^ FAULT;'
 fault adamw_fp32+8bit 'moments of coded' 'if (size == 1 && here) put' 'if (size == 1 && here && !FAULT) put'
-fault split_refreshed split 'ampi_split_one(model' 'if (!FAULT || i != 5) ampi_split_one(model'
+fault split_refreshed split 'ampi_encode_weight(model' 'if (!FAULT || i != 5) ampi_encode_weight(model'
 fault own_gated unscale 'ampi_map(unscaled, grad, s.count,' 'ampi_map(unscaled, grad, s.count - FAULT,'
 fault own_f16 publish 'ampi_map(model, master, s.count,' 'ampi_map(model, master, s.count - FAULT,'
 fault adamw_beside_own 'the end of own tensors' '; k < all - others;' '; k + FAULT < all - others;'

@@ -446,7 +446,7 @@ static amp_result wrapped_split(const amp_backend *self, void *model, const ampi
                                 size_t n) {
     const wrapped *w = (const wrapped *)self->context;
     if (fails(self, "split")) return AMP_ERROR_UNSUPPORTED;
-    return w->cpu.functions->split_fn(&w->cpu, model, master, src, n);
+    return w->cpu.functions->encode_fn(&w->cpu, model, master, src, n);
 }
 static amp_backend wrap(wrapped *w) {
     amp_backend b;
@@ -459,7 +459,7 @@ static amp_backend wrap(wrapped *w) {
     w->functions.cast_fn   = wrapped_cast;
     w->functions.check_fn  = wrapped_check;
     w->functions.update_fn = wrapped_update;
-    w->functions.split_fn  = wrapped_split;
+    w->functions.encode_fn  = wrapped_split;
     b                      = w->cpu;
     b.context              = w;
     b.functions            = &w->functions;

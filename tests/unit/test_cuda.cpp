@@ -2861,10 +2861,10 @@ TEST(huge_arrays_split, "law 11: arrays of 2^32 + 5 elements are split into stor
         const ampi_stored there  = {beside, NULL, format, size}, here = {low, NULL, format, size};
         unsigned char     got[sizeof low];
         only_blocks(n / 256 - 1, n / 256 + 1);
-        OK(backend.functions->split_fn(&backend, halves, &there, full, n));
+        OK(backend.functions->encode_fn(&backend, halves, &there, full, n));
         CUDA(cudaStreamSynchronize(main_stream));
         only_blocks(0, 0);
-        for (size_t i = 0; i < tail; i++) ampi_split_one(expected, &here, f, i);
+        for (size_t i = 0; i < tail; i++) ampi_encode_weight(expected, &here, f, i);
         move_tail((unsigned char *)models, halves + 2 * (n - tail), sizeof models);
         move_tail(got, beside + size * (n - tail), size * tail);
         CHECK_MEM(models, expected, sizeof models);

@@ -229,7 +229,7 @@ TEST(codes, "codes of 8 bits are their definition's in double: each comes back a
 /* The random bits of element i for the first array that is rounded with them, the second, the third. */
 static uint32_t half_of(uint32_t i, ampi_seeds key, int array) {
     uint32_t x = ampi_random(i / 2, key.a, key.b);
-    while (array--) x = ampi_again(x);
+    while (array--) x = ampi_next_random(x);
     return i % 2 ? x >> 16 : x & 0xffffu;
 }
 

@@ -799,7 +799,7 @@ static amp_scaler_desc way_of(int way, float scale) {
 
 static void unscaled_start(amp_optimizer *opt, const amp_scaler_desc *scaler) {
     little_start(opt, scaler);
-    opt->plan->asked = scaler->preset == AMP_PRESET_NONE || scaler->disabled ? AMPI_SCALE_KNOWN : AMPI_SCALE_UNREAD;
+    opt->plan->scale_use = scaler->preset == AMP_PRESET_NONE || scaler->disabled ? AMPI_SCALE_KNOWN : AMPI_SCALE_UNREAD;
 }
 
 TEST(longer, "law 12: a file with more than the optimizer's arrays is another's, and its sum is not asked") {
@@ -843,7 +843,7 @@ TEST(whose_scaler, "manual: a load takes the file's scaler, unless one of file a
                 CHECK_EQ_INT(save(&x, &s), AMP_OK);
                 unscaled_start(&y, &ours);
                 CHECK_EQ_INT(amp_scaler_init(&mine, &ours), AMP_OK);
-                if (shared) y.plan->shared = 1, y.plan->scaler = &mine, y.plan->asked = AMPI_SCALE_KNOWN;
+                if (shared) y.plan->shared = 1, y.plan->scaler = &mine, y.plan->scale_use = AMPI_SCALE_KNOWN;
                 CHECK_EQ_INT(load(&y, &s), AMP_OK);
                 CHECK_EQ_F32(y.plan->scaler->scale, scale);
                 CHECK_EQ_U32(y.plan->scaler->disabled, to == OFF);
@@ -874,7 +874,7 @@ TEST(known_scale_changes, "manual: a scale that desc gave, or that was read befo
         little_start(&x, &theirs);
         CHECK_EQ_INT(save(&x, &s), AMP_OK);
         unscaled_start(&y, &ours);
-        y.plan->asked = AMPI_SCALE_KNOWN;
+        y.plan->scale_use = AMPI_SCALE_KNOWN;
         if (way == 1) (void)amp_optimizer_loss_scale(&y);
         if (way == 2) (void)amp_optimizer_loss_scale_ptr(&y);
         if (way == 3) (void)amp_optimizer_scaler(&y);
