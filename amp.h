@@ -3019,7 +3019,9 @@ static amp_result ampi_missing(const char *what) {
     return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
 }
 
-static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
+static const char *ampi_type_name(amp_dtype type) {
+    return type == AMP_F16 ? "fp16" : type == AMP_BF16 ? "bf16" : "fp32";
+}
 
 /* A number out of its bounds; an enum's value that is none. */
 static amp_result ampi_out(const char *field, double x, const char *bounds) {
@@ -7166,8 +7168,8 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g, const char *const *names) {
         return ampi_unknown("activation", (int)g->activation);
     AMPI_REFUSE(g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
                                (g->b_type != AMP_F32 && g->b_type != g->compute)), MIXED_TYPES,
-                "compute is %s, and a_type %s, b_type %s", ampi_type_names[g->compute],
-                ampi_type_names[g->a_type], ampi_type_names[g->b_type]);
+                "compute is %s, and a_type %s, b_type %s", ampi_type_name(g->compute),
+                ampi_type_name(g->a_type), ampi_type_name(g->b_type));
     if (g->m == 0 || g->n == 0) return AMP_OK;
     /* neither one behind another, nor side by side? */
     AMPI_REFUSE(g->count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n &&
@@ -7199,8 +7201,8 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g,
     result = backend->functions->gemm_fn(backend, g);
     if (result == AMP_OK) return result;
     return ampi_refuse(result, "m %g, n %g, k %g, a_type %s, c_type %s: %s", (double)g->m,
-                       (double)g->n, (double)g->k, ampi_type_names[g->a_type],
-                       ampi_type_names[g->c_type], amp_result_string(result));
+                       (double)g->n, (double)g->k, ampi_type_name(g->a_type),
+                       ampi_type_name(g->c_type), amp_result_string(result));
 }
 
 /* A product of packed fp32 matrices. */
@@ -8067,7 +8069,7 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
                 "%s is not safe in 16 bits: override it, or use its logits", ampi_ops[op].name);
     AMPI_REFUSE(rule == AMPI_PROMOTE && seen & ~(1u << AMP_F32 | 1u << low), MIXED_TYPES,
                 "%s has an input of %s, where low is %s", ampi_ops[op].name,
-                ampi_type_names[AMP_F16 + AMP_BF16 - low], ampi_type_names[low]);
+                low == AMP_F16 ? "bf16" : "fp16", ampi_type_name(low));
     if (rule == AMPI_PROMOTE) type = seen & 1u << AMP_F32 ? AMP_F32 : low;
     if (rule == AMPI_FP32) type = AMP_F32;
     if (rule == AMPI_LOW) type = low;
@@ -8164,7 +8166,7 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     int       i, k;
     if (!ac || !write_fn) return ampi_missing(ac ? "write_fn" : "ac");
     words[0] = ampi_policy_names[ac->policy];
-    words[1] = ampi_type_names[ac->dtype];
+    words[1] = ampi_type_name(ac->dtype);
     words[2] = ac->off ? ", off" : "";
     words[3] = ac->tf32 ? ", tf32" : "";
     ampi_print(&t, "policy %s, low %s%s%s\n", words, NULL);
@@ -8172,7 +8174,7 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
         const ampi_override *o = i < (int)AMP_NUM_OPS ? NULL : &ac->overrides[i - (int)AMP_NUM_OPS];
         const ampi_ruling   *r = o ? &o->ruling : &ac->ops[i];
-        const char *const    low  = ampi_type_names[r->dtype ? r->dtype : (int)ac->dtype];
+        const char *const    low  = ampi_type_name(r->dtype ? (amp_dtype)r->dtype : ac->dtype);
         const char *const    type = r->rule == AMPI_LOW      ? low
                                     : r->rule == AMPI_FP32   ? "fp32"
                                     : r->rule == AMPI_BANNED ? "-"

@@ -2567,12 +2567,13 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
     buffer      z = matrix(4, 4, 0, AMP_F32, NORMAL, r);
     OK(amp_cuda_backend(&backend, main_stream, handle));
     begin_capture(main_stream);
-    CHECK_EQ_INT(multiply(&backend, &p, x.device, y.device, z.device), AMP_ERROR_WORKSPACE);
+    SAYS(multiply(&backend, &p, x.device, y.device, z.device), AMP_ERROR_WORKSPACE,
+         "m 4, n 4, k 4, a_type fp16, c_type fp16: give the backend a workspace");
     CUDA(cudaGraphExecDestroy(end_capture(main_stream))); /* it was not spoiled */
     CHECK_EQ_INT(gemm_one(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_BF16,
                           0, 0.0f, z.device, AMP_F32, 0), AMP_ERROR_MIXED_TYPES);
-    CHECK_EQ_INT(gemm_one(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_F16,
-                          0, 0.0f, z.device, AMP_BF16, 0), AMP_ERROR_MIXED_TYPES);
+    SAYS(gemm_one(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_F16, 0, 0.0f, z.device, AMP_BF16, 0),
+         AMP_ERROR_MIXED_TYPES, "k 4, a_type fp16, c_type bf16: fp16 and bf16 meet");
     CHECK_EQ_INT(gemm_one(&backend, 0, 0, 1, 4, 4, 1.0f, x.device, AMP_F16, huge, y.device, AMP_F16,
                           0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
     memset(&g, 0, sizeof g);
@@ -2582,7 +2583,7 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
     g.c       = z.device;
     g.b_type  = AMP_F16;
     g.compute = AMP_F16;
-    CHECK_EQ_INT(amp_gemm(&backend, &g), AMP_ERROR_UNSUPPORTED); /* a is fp32 */
+    SAYS(amp_gemm(&backend, &g), AMP_ERROR_UNSUPPORTED, "m 4, n 4, k 4, a_type fp32"); /* which is not rounded here */
     g.compute = AMP_BF16;
     CHECK_EQ_INT(amp_gemm(&backend, &g), AMP_ERROR_MIXED_TYPES);
 #ifdef CUDA_EMU_H
