@@ -54,7 +54,7 @@ fault "the two cross products of fp16 in tiles, the other one first" amp.h \
          s/^    ampi_tiles_a(a + second);$/    ampi_tiles_b(b + second);/
      }' "$all"
 fault "a policy's tf32 is left set after a cast" amp.h \
-    's/^    if (g->compute || (g->a_type != AMP_F32 .*g->tf32 = tf32;$//' amx:cache
+    's/^    if (rounded) g->tf32 = tf32;$//' amx:cache
 fault "pairs are summed even first: the kernel turns them" amp.h \
     '/ ampi_splat_pairs(float x)/s/{ return .*/{ const uint32_t u = ampi_bits_of_f32(x); \
          return ampi_splat_avx512(ampi_f32_from_bits(u >> 16 | u << 16)); }/
