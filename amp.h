@@ -1289,10 +1289,9 @@ struct amp_optimizer {
 #define AMPI_CBLAS_REST m, n, k, alpha, a, lda, b, ldb, beta, c, ldc
 #ifdef __cplusplus
 AMP_DEF void ampi_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
-extern "C++" {
-template <class Order, class Trans> inline void amp_cblas_sgemm(AMPI_CBLAS_ARGS(Order, Trans)) {
+extern "C++" template <class Order, class Trans>
+inline void amp_cblas_sgemm(AMPI_CBLAS_ARGS(Order, Trans)) {
     ampi_cblas_sgemm((unsigned)order, (unsigned)trans_a, (unsigned)trans_b, AMPI_CBLAS_REST);
-}
 }
 #else
 AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
@@ -5305,9 +5304,8 @@ AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t 
 
 /* Are a tensor's rates finite? (Where a file has brought what is not, steps go on.) */
 static AMPI_NOINLINE int ampi_rates_ok(const ampi_slot *s, float lr) {
-    const double rate = (double)lr * (double)s->lr_scale;
-    const double most = 3.4028234663852886e38; /* the largest float */
-    return (rate <= most && rate * (double)s->weight_decay <= most) ||
+    const float decay = ampi_mul(ampi_mul(lr, s->lr_scale), s->weight_decay); /* inf * 0: NaN */
+    return !ampi_nonfinite(ampi_bits_of_f32(decay)) ||
            ampi_nonfinite(ampi_load_u32(&s->lr_scale, 0)) ||
            ampi_nonfinite(ampi_load_u32(&s->weight_decay, 0));
 }
@@ -6081,8 +6079,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
         slot->weight = NULL; /* rebind has brought it before the load */
     }
     AMPI_TRY(ampi_write_models(opt));
-    c->f16_overflows = 0u;
-    c->huge          = 0u;
+    c->f16_overflows = c->huge = 0u;
     AMPI_TRY(ampi_send(b, plan->control, c, sizeof *c));
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
     return plan->record ? ampi_send_history(opt) : AMP_OK;

@@ -85,9 +85,9 @@ fi
 # Options under which an operation would round more than once, or in another type.
 refused() { ! "$@" -I. -DAMP_DEBUG -fsyntax-only $here/a.c > "$out/errors" 2>&1 && grep -q 'error.*\(single_precision\|mfpmath\)' "$out/errors"; }
 echo 'char has_effect[sizeof(1.0) == 4 || __FLT_EVAL_METHOD__ != 0 ? 1 : -1];' > "$out/effect.c"
-for option in -fsingle-precision-constant -mfpmath=387 -mfpmath=both; do
-    if $CC $option -fsyntax-only "$out/effect.c" 2> /dev/null; then try "$CC $option is refused" refused $CC $option
-    else skip "$option" "$CC has it not, or it changes nothing"; fi
+for build in "$CC -fsingle-precision-constant" "$CC -mfpmath=387" "$CC -mfpmath=both" 'clang-19 -ffp-eval-method=double'; do
+    if have "$build" && $build -fsyntax-only "$out/effect.c" 2> /dev/null; then try "$build is refused" refused $build
+    else skip "$build" 'not found, or it changes nothing'; fi
 done
 for cross in x86_64-w64-mingw32-gcc aarch64-linux-gnu-gcc; do
     if have $cross; then

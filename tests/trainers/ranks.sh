@@ -179,6 +179,7 @@ says() { # says TEXT RANKS PATTERN OPTIONS...: it fails with a line that has the
 says 'an unknown option is named'           3 --bogus  --bogus
 [ "$(grep -c -e --bogus "$out/log")" = 1 ]
 check 'once' $?
+refuses 'alone: without lines of MPI' '^ddp_mpi: unknown option --bogus; see --help$' ddp 1 --bogus
 says 'a rank that is not there is named'    2 9:5      --plant 9:5
 says 'a checkpoint of another network is refused' 2 'in the file, not' --width 256 --resume "$out/half"
 says 'a checkpoint that is not there is named' 1 nowhere  --resume "$out/nowhere"
