@@ -1244,7 +1244,7 @@ enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_
 enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
 typedef struct ampi_error { /* and what its text is made of, to be told again */
     amp_result  result;
-    const char *format, *words[3]; /* %s in format */
+    const char *format, *words[5]; /* %s in format */
     double      numbers[3];        /* %g */
     size_t      tensor;            /* 1 + its number; 0: of none */
     const char *name;
@@ -4668,9 +4668,9 @@ static amp_result ampi_no_overlaps(const amp_optimizer *opt) {
         name = ampi_entry_of(opt, early / 3)->tensor.name;
         return ampi_of(opt, late / 3,
                        ampi_refuse(AMP_ERROR_OVERLAP,
-                                   "its %s overlaps the %s of tensor %g (%s): give each its own "
+                                   "its %s overlaps the %s of tensor %g%s%s%s: give each its own "
                                    "memory", what[late % 3], what[early % 3], (double)(early / 3),
-                                   name ? name : "no name"));
+                                   name ? " (" : "", name ? name : "", name ? ")" : ""));
     }
     return AMP_OK;
 }

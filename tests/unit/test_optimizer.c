@@ -2884,6 +2884,9 @@ TEST(arrays_apart, "manual: prepare refuses gradients that overlap, a weight tha
     }
     b.grad = g + 16;
     CHECK_EQ_INT(apart(&a, &a, "overlaps the "), AMP_ERROR_OVERLAP);
+    a.name = NULL;
+    CHECK_EQ_INT(apart(&a, &a, "tensor 1: its weight overlaps the weight of tensor 0: give"), AMP_ERROR_OVERLAP);
+    a.name = "first";
     b.grad = w;
     CHECK_EQ_INT(apart(&a, &b, "tensor 1 (second): its grad overlaps the weight of tensor 0 (first): "),
                  AMP_ERROR_OVERLAP);
