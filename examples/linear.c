@@ -93,6 +93,6 @@ int main(int argc, char **argv) {
         }
         printf("%10.2f ms a step\n", best);
     }
-    puts(products_in(amp_cpu_tier()));
+    printf("amp_cpu_tier() is %s: %s\n", amp_cpu_tier(), products_in(amp_cpu_tier()));
     return finish(0);
 }

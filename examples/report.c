@@ -645,7 +645,7 @@ static int is_grave(const char *code) {
 
 static void write_advice(FILE *f, const run *r) {
     if (!r->num_advices) {
-        const char *products = r->words[PROCESSOR] ? strstr(r->words[PROCESSOR], "; products in fp32") : NULL;
+        const char *products = r->words[PROCESSOR] ? strstr(r->words[PROCESSOR], "; bf16 and fp16 are") : NULL;
         fprintf(f, "<p class=good>None: amp.h found nothing to change in %s%s.</p>",
                 counted(r->lines, "sample"), products ? products : "");
         return;

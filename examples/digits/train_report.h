@@ -320,7 +320,7 @@ static void print_table(const report *r, int which) {
                mean_of(r, which, v, ACT_BYTES) / 1024.0);
         print_times(r, which, v);
     }
-    printf("%s\n", products_in(amp_cpu_tier()));
+    printf("amp_cpu_tier() is %s: %s\n", amp_cpu_tier(), products_in(amp_cpu_tier()));
 }
 
 static void print_ratio(const char *what, double without, double with, const char *by) {
@@ -432,7 +432,8 @@ static void draw_costs(const report *r) {
         r->o.dtype == ALL_TYPES ? "a step of the wide network, and how many times as fast as fp32"
                                 : "a step of the wide network"};
     static const int column[] = {FLUSHED, LOST, WIDE_MS};
-    char             title[NUM_TASKS][160];
+    const int        as_fp32 = multiplies_as_fp32(amp_cpu_tier());
+    char             title[NUM_TASKS][240];
     int              height = 12, rows = 0;
     for (int v = 0; v < NUM_VARIANTS; v++) rows += variant_on(&r->o, v);
     for (int t = 0; t < NUM_TASKS; t++) {
@@ -442,8 +443,9 @@ static void draw_costs(const report *r) {
             sprintf(title[t] + strlen(title[t]), ": fp16 alone loses %.2g %% of its updates",
                     mean_of(r, t, FP16_ALONE, LOST));
         if (r->o.dtype == ALL_TYPES)
-            sprintf(title[t] + strlen(title[t]), "; wide steps in bf16 are %s as in fp32",
-                    times_as_fast(speed(r, t, BF16, WIDE)));
+            sprintf(title[t] + strlen(title[t]), "; wide steps in bf16 are %s as in fp32%s%s%s",
+                    times_as_fast(speed(r, t, BF16, WIDE)), as_fp32 ? ", as which " : "",
+                    as_fp32 ? amp_cpu_tier() : "", as_fp32 ? " multiplies it" : "");
         height += 16 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, title[t]) +
                   (2 + timed(&r->o, t)) * (BARS_HEAD + rows * BAR_HEIGHT);
     }

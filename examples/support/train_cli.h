@@ -147,14 +147,19 @@ static inline const char *counted(size_t n, const char *noun) {
     return now;
 }
 
+/* In these tiers of a CPU 16 bits are multiplied as fp32. */
+static inline int multiplies_as_fp32(const char *tier) {
+    return strcmp(tier, "avx512") == 0 || strcmp(tier, "avx2") == 0 || strcmp(tier, "neon") == 0 ||
+           strcmp(tier, "c") == 0;
+}
+
 /* How amp.h multiplies, by the name of its tier; wherever a speed is printed. "": it does not (a GPU). */
 static inline const char *products_in(const char *tier) {
     return strcmp(tier, "amx") == 0           ? "products in AMX tiles, fp16 in two parts"
            : strcmp(tier, "avx512_bf16") == 0 ? "products in AVX512_BF16, fp16 in fp32 arithmetic"
            : strcmp(tier, "neon_bf16") == 0   ? "products in BFMMLA, fp16 in fp32 arithmetic"
-           : strcmp(tier, "avx512") == 0 || strcmp(tier, "avx2") == 0 || strcmp(tier, "neon") == 0 ||
-                   strcmp(tier, "c") == 0
-               ? "products in fp32 arithmetic, whatever their types; 16 bits save memory here" : "";
+           : multiplies_as_fp32(tier)
+               ? "bf16 and fp16 are multiplied as fp32; 16 bits save memory here, not time" : "";
 }
 
 /* ------------------------------------------------------------------------------------- options */

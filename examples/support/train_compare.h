@@ -252,7 +252,8 @@ static void print_table(const report *r) {
                (double)r->bytes[v][STATE] / (double)r->params,
                (double)r->bytes[v][ACTIVATIONS] / 1048576.0, mebibytes(r, v));
     }
-    if (*products_in(r->machine)) puts(products_in(r->machine));
+    if (*products_in(r->machine))
+        printf("amp_cpu_tier() is %s: %s\n", r->machine, products_in(r->machine));
 }
 
 /* Fewer than three seeds say too little about their spread. */

@@ -33,7 +33,8 @@ links() {
 # pays, of which README says in which tiers.
 {
     printf '%s\n' '#include "amp.h"' '#include <stdio.h>' '#include <string.h>'
-    sed -n '/^static inline const char \*products_in/,/^}/p' examples/support/train_cli.h
+    sed -n '/^static inline int multiplies_as_fp32/,/^}/p; /^static inline const char \*products_in/,/^}/p' \
+        examples/support/train_cli.h
     printf '%s\n' 'int main(void) {' 'amp_capability c;' 'amp_capability_of(0, 0, &c);' \
         'return printf("%s\n%s\n%d\n", amp_cpu_tier(), products_in(amp_cpu_tier()), c.bf16) < 0; }'
 } > "$out/words.c"
@@ -44,7 +45,7 @@ case $name in
 amx) words='products in AMX tiles, fp16 in two parts' pays=1 ;;
 neon_bf16) words='products in BFMMLA, fp16 in fp32 arithmetic' pays=1 ;;
 avx512_bf16) words='products in AVX512_BF16, fp16 in fp32 arithmetic' pays=1 ;;
-*) words='products in fp32 arithmetic, whatever their types; 16 bits save memory here' pays=0 ;;
+*) words='bf16 and fp16 are multiplied as fp32; 16 bits save memory here, not time' pays=0 ;;
 esac
 printf '%s\n' "$name" "$words" $pays | diff - "$out/log" > "$out/words.log" 2>&1
 check "amp_cpu_tier, train's reading and amp_capability_of are those of $name" $?

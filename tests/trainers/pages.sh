@@ -143,7 +143,7 @@ check 'train: a run that reports has the numbers of one that does not' $?
 check 'of several runs each has its counts' $?
 "$build/gpt" --quick --tier c --dtype bf16 --seeds 1 --steps 3 --out "$out" --report "$out/c.jsonl" > "$out/log" 2>&1 &&
     "$build/report" "$out/c.jsonl" > "$out/log" 2>&1 &&
-    [ "$(grep -o 'products in fp32 arithmetic, whatever their types; 16 bits save memory here' "$out/c.jsonl.html" | wc -l)" = 2 ]
+    [ "$(grep -o 'bf16 and fp16 are multiplied as fp32; 16 bits save memory here, not time' "$out/c.jsonl.html" | wc -l)" = 2 ]
 check 'a processor without 16-bit products is named, and where there is nothing to change, too' $?
 
 refuses 'a missing file is named' nowhere "$build/report" "$out/nowhere"

@@ -222,7 +222,7 @@ wrong 'a directory that cannot be made is named'  /dev/full  --out /dev/full
 toy $one --steps 1 2> "$out/log" > /dev/full
 [ $? = 1 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
 check 'a full disk is named' $?
-toy --steps 1 --seeds 1 --tier c $only 2> "$out/log" | grep -q '^products in fp32 arithmetic, whatever their types; 16 bits save memory here$'
+toy --steps 1 --seeds 1 --tier c $only 2> "$out/log" | grep -q '^amp_cpu_tier() is c: bf16 and fp16 are multiplied as fp32; 16 bits save memory here, not time$'
 check 'without 16-bit products the table says so' $?
 "$program" --help > "$out/log" 2>&1 && grep -q -e --policy "$out/log"
 check '--help' $?
