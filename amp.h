@@ -30,11 +30,11 @@
    Define AMP_IMPLEMENTATION in one source file, best one of its own, compiled with -O2 or more.
    All other files just #include "amp.h". To test a change, run make test (tests/README.md).
 
-   CONTENTS  Search for the words behind >>.
+   CONTENTS  Part 1, the interface, ends at >>core. Search for >>words, >>api layers.
        >>words  >>steps  >>numbers  >>memory  >>errors  >>options  >>gpu  >>promises
-       >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm;
-                  optional: cuda, control, batches, ranks, sparse, report, storage,
-                  capability, autocast, session, sgemm, ops, cblas
+       >>api      results, numbers, scaler, backend, optimizer, state, environment, layers;
+                  optional: cuda, control, gemm, ranks, sparse, report, storage, capability,
+                  autocast, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
        >>impl     the code, by the same names; instruction sets (tiers) last. AVX2's product is
                   in >>impl kernels; make tier TIER=avx2 WORD=sums prints it without macros
@@ -59,9 +59,10 @@
        gate             what a check decided, for your kernels: skip or not, and 1 / loss scale
        tier             the instruction set that functions on the CPU use: amp_cpu_tier()
        policy           a table of ops and their types; an override is your exception to it
-       scope            the code from amp_autocast_push to _pop, where a policy holds. You need
-                        one only if amp.h shall choose types, and amp_session_start opens one.
-                        Calls that are given a type, such as amp_linear, need none
+       scope            the code from amp_autocast_push to _pop, where a policy holds for the
+                        thread's current autocast. amp_session_start opens one. You need one
+                        only if amp.h shall choose types, or for exact fp32 in a session:
+                        there an AMP_F32 of amp_linear may be rounded, too
 
    >>steps  One iteration, which ends with a step (3 to 5):
 
@@ -73,9 +74,10 @@
 
    A gradient that is inf or NaN is no error. The step is skipped: weights, model copies, moments
    and step count keep every bit, the scale backs off, status.did_step is 0. Gradients stay as
-   they are: set desc.zero_grad if backward adds to them. amp_optimizer_stats says which gradient
-   it was, and where. status.stuck is 1 from 40 skips in a row on. scaler.disabled turns skipping
-   off. Products check nothing: with neither a step nor amp_scaler, a NaN reaches the weights.
+   they are: set desc.zero_grad if backward adds to them. amp_optimizer_stats says of a gradient
+   whether it was, and where. status.stuck is 1 from 40 skips in a row on. desc.scaler.disabled
+   turns skipping off. Products check nothing: with neither a step nor amp_scaler, a NaN reaches
+   the weights.
 
    Your own optimizer, after amp_optimizer_init, _add for each tensor, and _prepare. For bf16 set
    desc.dtype = AMP_BF16 and desc.scaler.preset = AMP_PRESET_NONE:
@@ -84,7 +86,7 @@
        if (amp_optimizer_begin_step(&opt))             all finite? then unscaled
            sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
        amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
-   With desc.kind, amp_optimizer_step does the last three. A loop that owns all arrays calls
+   With desc.kind, amp_optimizer_step does the last three lines. A loop that owns all arrays calls
    amp_scaler_unscale on each gradient, steps if found_inf is 0, and calls amp_scaler_update.
 
    bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE has a scale of 1 and still
@@ -96,14 +98,17 @@
    is that of the finite elements. status.steps counts the steps taken: use it for Adam's t.
 
    To resume, prepare as before and call amp_optimizer_load_file: the run goes on with the same
-   bits. The file has masters, scale, step count and the moments of desc.kind. Moments of your
-   own are in it if you add them as tensors with frozen and keep_fp32 (examples/README.md). Save
+   bits. The file has masters, scale, step count, the moments of desc.kind, and the numbers of
+   desc and tensors (max_norm, weight_decay, the scaler's), which replace those of the program.
+   Give each tensor a name: a load compares them. Moments of your own are in it if you add them
+   as tensors with frozen and keep_fp32; one that you forget starts at 0, and nothing tells. Save
    your data's order yourself and, for inference in 16 bits, the copies: amp_optimizer_model.
 
-   Two optimizers can share check, norm and skip, such as Muon and AdamW (examples/muon.c). Yours
+   Two optimizers, such as Muon and AdamW, can share check, norm and skip (examples/muon.c). Yours
    steps the tensors with amp_tensor.own, after begin_step. end_step steps the others by
-   desc.kind and amp_optimizer_set_lr (else AMP_ERROR_BAD_STATE): leave their gradients unchanged
-   until it returns. Tensors with own are stored in fp32; own with rows is AMP_ERROR_UNSUPPORTED.
+   desc.kind; amp_optimizer_set_lr comes before (else AMP_ERROR_BAD_STATE). Leave their gradients
+   unchanged until end_step returns. Tensors with own are stored in fp32; own with rows is
+   AMP_ERROR_UNSUPPORTED.
 
    >>numbers  fp16 has 5 bits of exponent and 10 of fraction: largest 65504, least 6.0e-8. bf16
    has 8 and 7: largest 3.4e38, as in fp32, least 9.2e-41. Conversions round to nearest, ties to
@@ -123,15 +128,15 @@
    row of C has the same bits for any m and at any place (except sign and payload of a NaN, and
    with AMP_CBLAS). Three tiers have other bits for 16-bit A and B (tests/support/tiles.h), and
    take bf16 subnormals and sums below 2^-126 for 0. Where machines must agree, call
-   amp_cpu_force_tier("avx512"), or "neon", on those that have one of the three:
-       AMX           fp16 and bf16, if m >= 2, n >= 2, m n k >= 2^15: a row's bits depend on m.
-                     An fp16 inf may give NaN, and B' A' has other bits than A B
-       BFMMLA        bf16, from the same sizes on; AArch64 with FEAT_BF16, run in qemu alone
-       AVX512_BF16   bf16, for all m; by default only on AMD
+   amp_cpu_force_tier("avx512") on those whose tier is the first or third, "neon" on the second:
+       "amx"          fp16 and bf16, if m >= 2, n >= 2, m n k >= 2^15: a row's bits depend on m.
+                      An fp16 inf may give NaN; (A B)^T and B^T A^T differ in bits
+       "neon_bf16"    bf16, from the same sizes on: BFMMLA, run in qemu alone
+       "avx512_bf16"  bf16, for all m; by default only on AMD
 
    What is reproducible, and which tests show it:
        steps, with their checks and casts: the same bits for any compiler, flags, instruction
-           set, byte order, threads, alignment, on CPU and GPU, in graphs. Exception: sign and
+           set, byte order, threads, alignment, on CPU and GPU (an emulator's). Exception: sign and
            payload of a NaN from an infinite weight or moment, or of one that scaler.disabled let
            pass (test_bits.c; bits.sh; test_cuda.cpp: own_steps, grids; gpu.sh on a device)
        products on a CPU: the same for any flags, threads and alignment, and on machines of one
@@ -139,15 +144,15 @@
            cuBLAS promises for a version, GPU and stream
        a run loaded at any step: the bits of one that never stopped (test_state.c: resume_*,
            killed; trainer.sh; ranks.sh: kills)
-       any number of ranks: with examples/ddp/zero.h. Gradients that you sum over ranks, or a
+       ranks: the same for any number with examples/ddp/zero.h. Gradients that you sum, or a
            norm in reduce_fn, have the bits of your order (test_zero.c: same_bits; ranks.sh)
 
    >>memory  Steps, casts and amp_scaler_* allocate nothing. These calls allocate by
    desc.allocator: prepare; add and add_flat beyond AMP_INLINE_TENSORS (32) tensors;
    amp_session_start; save and load, which free it on return. Device memory is cudaMalloc's.
-   Products of m n k above 2^22 call malloc, and free it, unless backend.workspace has
-   amp_gemm_workspace bytes; amp_linear and amp_matmul take none. Pointers may be unaligned; n
-   may be odd, 0 (then the pointer may be NULL) or above 2^31. Names must outlive the object.
+   Products of m n k above 2^22 call malloc and free: amp_linear and amp_matmul always, amp_gemm
+   unless backend.workspace has amp_gemm_workspace bytes. Arrays may be unaligned; n may be odd,
+   0 (then the pointer may be NULL) or, except on CUDA, above 2^31.
 
    Bytes a parameter with AdamW: weight, gradient, moments and what prepare adds. Activations
    that you store in 16 bits take half; >>api storage has smaller masters and moments:
@@ -157,8 +162,8 @@
        the same, 16-bit gradients  4+2+8+6 = 20
 
    >>errors  Functions that can fail return amp_result; AMP_OK is 0. amp_problem() then says what
-   was wrong: field, value, bounds; tensor; missing call. It keeps this thread's last error;
-   success need not clear it. amp_cuda_* have amp_cuda_code. end_step returns begin_step's error.
+   was wrong: field, value, bounds; tensor; missing call. It is this thread's last error; only the
+   next one replaces it. amp_cuda_* have amp_cuda_code. end_step returns begin_step's error.
 
    Zero a desc or tensor, then set what you need: 0 is the default. A negative weight_decay,
    lr_scale, beta1 or beta2 is exactly 0; any other negative number is refused, and so is NaN.
@@ -171,14 +176,14 @@
    is remembered: prepare returns its error until free. So a check of prepare checks all adds.
 
    The first step is AMP_ERROR_BAD_STATE if the loss was not scaled, or if a tensor has neither
-   grad nor frozen (rebind may give grad later). No call can refuse some mistakes, which you find
-   in status.stuck, .missed_updates and .f16_overflows, and by amp_session_check.
+   grad nor frozen (rebind may give grad later). Some mistakes return AMP_OK: look at status.stuck,
+   .missed_updates and .f16_overflows, and debug by amp_session_check.
 
    Threads: no object has a lock, so one thread at a time may use it. Different objects may be
    used from different threads, unless they share a scaler. Where the compiler has no
    thread-local storage, amp_problem() is one for all threads, and there is no current autocast.
 
-   >>options  Macros, and where each must be defined. "With it": where AMP_IMPLEMENTATION is.
+   >>options  Macros and flags. "With it": in the file that has AMP_IMPLEMENTATION.
        AMP_IMPLEMENTATION  in one file: compiles the functions there
        AMP_STATIC          with it: functions and current autocast are private to that file
        AMP_CBLAS           with it, after your <cblas.h>: amp_gemm multiplies fp32 by cblas_sgemm
@@ -202,24 +207,26 @@
    -lcublas -lcublasLt (with gcc also -lcudart -lstdc++). Make a backend of your stream and pass
    device memory to amp_optimizer, amp_gemm and amp_cuda_*. amp.h's functions run on the host:
        amp_cuda_backend(&gpu, stream, cublas_handle); desc.backend = &gpu;
-   The host never waits if you scale the loss by amp_cuda_scale_loss (or read *loss_scale_ptr in
-   your kernel) and call amp_optimizer_step: loss scale, learning rate, step count and the
-   decision to skip stay in device memory. A CUDA graph captures amp_optimizer_step_graph; call
-   amp_optimizer_set_lr before each replay. A kernel of your own learns of a skip by
+   The host never waits if you scale the loss by amp_cuda_scale_loss (or by what
+   amp_optimizer_loss_scale_ptr points to) and call amp_optimizer_step: loss scale, learning rate,
+   step count and the decision to skip stay in device memory. A CUDA graph captures
+   amp_optimizer_step_graph; call amp_optimizer_set_lr when the rate changes. A kernel of your own
+   learns of a skip by
        gate         amp_optimizer_check, your kernel, end_step: nothing waits. The kernel begins
                     with if (gate->skip) return; where gate is that of amp_optimizer_gate
        graph node   CUDA 12.4's conditional node around launches: examples/step_cuda.cu
        read-back    begin_step and end_step as on a CPU; the host waits once
-   Work is queued on the backend's stream. If backward runs on another one, make the backend's
-   stream wait for it before the step, and make it wait for the backend's before it reads model
-   copies (cudaStreamWaitEvent). With several GPUs the stream's device must be current.
+   Work is queued on the backend's stream. If backward has a stream of its own, the backend's must
+   wait for it before the step, and forward for the backend's before it reads model copies
+   (cudaStreamWaitEvent). With several GPUs the stream's device must be current.
 
-   >>promises  Every 1.x keeps all names of part 1, which ends at >>core, and what they mean; the
-   rules of the presets; the bits of steps. Every 1.x reads what an earlier one saved: state
-   files (format 1), the bytes of amp_scaler and amp_gate. Not promised: CUDA's names
-   (amp_cuda_*, amp_sgemm*), until GPUs have run them; private members; texts; the bits of
-   products. A 1.x may add functions, values at the end of enums, and members at the end of other
-   structs (0 is as before): compile all units with one header. Only 2.0 may break this. */
+   >>promises  Every 1.x keeps all names of part 1 that begin with amp_ or AMP_, and what they
+   mean; the rules of the presets; the bits of steps. Every 1.x reads what an earlier one saved:
+   state files (format 1), the bytes of amp_scaler and amp_gate. Not promised: CUDA's names
+   (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*, amp_stream, amp_optimizer_step_graph), until GPUs have
+   run them; private members; texts; the bits of products from version to version. A 1.x may add
+   functions, values at the end of enums, members at the end of other structs (0 is as before),
+   sums and maxima for reduce_fn: compile all units with one header. Only 2.0 may break this. */
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 9
@@ -257,7 +264,7 @@ extern "C" {
      inference                                   amp_cast, amp_gemm, amp_autocast
      a GPU                                       amp_cuda_backend                        */
 
-/* ---------------------------------------------------------------- >>api  results */
+/* ----------------------------------------------------------------- >>api results */
 
 typedef enum amp_result {
     AMP_OK = 0,
@@ -265,7 +272,7 @@ typedef enum amp_result {
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
     AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
-    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale: arrays overlap that must not         */
+    AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale, cast: arrays overlap that must not   */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; too many; a size of 2^31 on CUDA, or more */
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
@@ -300,7 +307,7 @@ AMP_DEF const char *amp_problem(void);
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 
-/* --------------------------------------------------------------- >>api  numbers */
+/* ---------------------------------------------------------------- >>api numbers */
 
 /* One-member structs, so that mixing fp16 and bf16 does not compile. */
 typedef struct amp_f16  { uint16_t bits; } amp_f16;
@@ -315,14 +322,15 @@ AMP_DEF float    amp_f16_to_f32(amp_f16 x);
 AMP_DEF amp_bf16 amp_f32_to_bf16(float x);
 AMP_DEF float    amp_bf16_to_f32(amp_bf16 x);
 
-/* Convert n elements in host memory. dst may be src if it is no wider; no other overlap. */
+/* Convert n elements in host memory. dst may be src if it is no wider; any other overlap is
+   AMP_ERROR_OVERLAP. */
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n);
 
 /* True if no element is inf or NaN. False also for an unknown type, or NULL with n > 0. */
 AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n);
 
-/* ---------------------------------------------------------------- >>api  scaler */
+/* ----------------------------------------------------------------- >>api scaler */
 
 /* Whose rules the loss scale follows, exactly. Columns: init_scale, growth_interval, min_scale,
    max_scale, hysteresis; - is none. */
@@ -400,7 +408,7 @@ AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
    init; in DEFAULT and STATIC scale must be within min_scale and max_scale. */
 AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale);
 
-/* --------------------------------------------------------------- >>api  backend */
+/* ---------------------------------------------------------------- >>api backend */
 
 /* For host memory; device memory is cudaMalloc's. Zero: malloc and free; else set both. */
 typedef struct amp_allocator {
@@ -410,7 +418,7 @@ typedef struct amp_allocator {
 } amp_allocator;
 
 typedef struct amp_plan       amp_plan;       /* tables of one optimizer; defined in >>core      */
-typedef struct amp_gemm_args  amp_gemm_args;  /* >>api batches                                   */
+typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                                      */
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
@@ -426,13 +434,14 @@ typedef struct amp_backend {
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
-/* ------------------------------------------------------------- >>api  optimizer */
+/* -------------------------------------------------------------- >>api optimizer */
 
 /* One weight tensor. Its arrays are yours, in the backend's memory. Prepare makes a model copy of
    desc.dtype if there is only a weight, an fp32 master if there is only a model (16-bit weights);
    if there are both it makes nothing, and writes model from weight. */
 typedef struct amp_tensor {
-    const char *name;       /* for reports; may be NULL                                        */
+    const char *name;       /* for errors, reports and files, which load by it; must outlive the
+                               optimizer; NULL: none                                           */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
     void       *grad;       /* scaled gradient; NULL: rebind gives it before the first step    */
@@ -503,8 +512,8 @@ typedef struct amp_status {
 typedef struct amp_optimizer amp_optimizer;
 
 /* Set up; and add a tensor. desc NULL: all defaults. Tensors are numbered from 0 in the order of
-   add. Both calls copy their argument and the structs that it points to. A tensor that is refused
-   is remembered: prepare returns its error, until free. */
+   add. Both calls copy their argument and the structs that it points to, but not names. A tensor
+   that is refused is remembered: prepare returns its error, until free. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
@@ -542,7 +551,7 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
 /* Release all memory. Safe on a zeroed object, after a refused init, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
-/* ----------------------------------------------------------------- >>api  state */
+/* ------------------------------------------------------------------ >>api state */
 
 /* A state is what decides how training goes on: masters, moments, step count, scaler, learning
    rate (which stays if the file has none), the numbers of the desc and of tensors. Not in the
@@ -575,7 +584,7 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
 
-/* ----------------------------------------------------------- >>api  environment */
+/* ------------------------------------------------------------ >>api environment */
 
 /* Let the user of a program decide; amp_session_start does, too. AMP_DTYPE (fp32, fp16, bf16) is
    the type. AMP_ENABLE=0 is fp32 and scaler.disabled. AMP_ENABLE=1 is neither; without AMP_DTYPE
@@ -585,13 +594,13 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc);
 #endif /* AMP_NO_STDLIB */
 
-/* ------------------------------------------------------------------ >>api  gemm */
+/* ----------------------------------------------------------------- >>api layers */
 
 /* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. Sums are
    fp32. With AMP_BF16 or AMP_F16 compute rounds a and b (the bits of amp_cast, NaNs aside), at
    the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, except in a scope
    of autocast: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: as amp_gemm, which
-   multiplies what else there is, on CUDA too: >>api batches. */
+   multiplies what else there is, on CUDA too: >>api gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
@@ -606,11 +615,10 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
                                        const float *x, const float *w, size_t rows, size_t in,
                                        size_t out, int accumulate, amp_dtype compute);
 
-/* Stop here, unless you want a step in several calls, batches of products, several ranks, reports
-   or autocast. From 1.0 on the names above stay as they are. Names below may still change; so may
-   CUDA, until a GPU has run it. */
+/* Stop here, unless you want a step in several calls, the general product, several ranks, reports
+   or autocast. */
 
-/* ------------------------------------------------------------------ >>api  cuda
+/* ------------------------------------------------------------------- >>api cuda
    Functions of amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on
    a stream. Except as said, none allocates or waits, and a graph can capture all. */
 
@@ -636,7 +644,7 @@ extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *
                                           amp_dtype src_type, size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 
-/* --------------------------------------------------------------- >>api  control
+/* ---------------------------------------------------------------- >>api control
    More of the optimizer: arrays that hold several tensors, or move; steps in graphs, and with
    your own kernels. */
 
@@ -705,7 +713,7 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
-/* --------------------------------------------------------------- >>api  batches */
+/* ------------------------------------------------------------------- >>api gemm */
 
 /* The general product, of each pair of a batch: C = alpha op(A) op(B) + beta C + bias, then the
    activation; row-major: C is m x n, op(A) m x k, op(B) k x n; op transposes if trans is nonzero.
@@ -752,7 +760,7 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, const amp_gemm_args *arg
    AMP_ERROR_MIXED_TYPES); in a capture also a workspace (else AMP_ERROR_WORKSPACE). */
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
-/* ----------------------------------------------------------------- >>api  ranks
+/* ------------------------------------------------------------------ >>api ranks
    Data parallelism needs nothing here: each rank has all of the state, and gradients are summed
    over the ranks by an all-reduce before the check, so that all see the same numbers.
 
@@ -781,7 +789,7 @@ enum { AMP_ASK_SKIP = 2 };
    was refused. */
 AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t *n);
 
-/* ---------------------------------------------------------------- >>api  sparse
+/* ----------------------------------------------------------------- >>api sparse
    Gradients that touch few rows of a tensor (embeddings). grad has these rows one after another,
    amp_tensor.rows says which they are, n counts all rows of the tensor. All is in backend memory
    (a graph reads the count in each replay; rows and num_rows are aligned), and must not change
@@ -803,7 +811,7 @@ typedef struct amp_rows {
     uint32_t       *num_rows;   /* how many there are, at most max_rows                           */
 } amp_rows;
 
-/* ---------------------------------------------------------------- >>api  report
+/* ----------------------------------------------------------------- >>api report
    What happened, in which tensor, and why. Set desc.report before amp_optimizer_init;
    amp_optimizer_stats alone does not need it.
    (examples/which_tensor.c. As text or JSON, with advice: examples/amp_report.h.)
@@ -909,7 +917,7 @@ AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count);
 
-/* --------------------------------------------------------------- >>api  storage
+/* ---------------------------------------------------------------- >>api storage
    Low-precision optimizer state. amp_tensor.storage, or else desc.storage, names the formats of
    masters and moments, a row of AMP_STORAGE_LIST. It saves memory; a step is faster only where
    memory limits it (examples/state.c). Bits are the same on CPU and GPU.
@@ -945,7 +953,7 @@ typedef struct amp_storage { amp_storage_format master, moments; } amp_storage;
     X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
     X("sr", SR, F32)       X("sr+bf16", SR, BF16)       X("sr+8bit", SR, 8BIT)
 
-/* -------------------------------------------------------------- >>api  capability */
+/* --------------------------------------------------------------- >>api capability */
 
 typedef enum amp_policy {
     AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax read and write 16 bits                    */
@@ -978,7 +986,7 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
-/* -------------------------------------------------------------- >>api  autocast
+/* --------------------------------------------------------------- >>api autocast
    Which type an op computes in: tables, and a stack of scopes, in an object of yours. You ask for
    the type (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler.
 
@@ -1027,7 +1035,7 @@ typedef struct amp_autocast {
     ampi_ruling   ops[256]; /* by amp_op, with room for more of them */
 } amp_autocast;
 
-/* dtype: low (the 16-bit type) where no scope names one; AMP_F32: the policy's. Outside all
+/* dtype: low (the 16-bit type) where no scope names one; AMP_F32, 0: the policy's. Outside all
    scopes nothing is cast. You may copy the object, also for another thread; a copy has no weight
    cache. */
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
@@ -1056,7 +1064,7 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text);
    have "matched nothing yet". AMP_ERROR_WRITE: write_fn returned false. */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
-/* --------------------------------------------------------------- >>api  session
+/* ---------------------------------------------------------------- >>api session
    All that an fp32 trainer on cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
    in backend memory; an autocast in a scope, current in this thread; a cache of 16-bit copies. A
    weight that you add is cast once until it changes, all else for one product. On a CPU that pays
@@ -1084,8 +1092,8 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     amp_scaler  *scaler;
     amp_autocast autocast;
     uint64_t rounded;    /* products of fp32, in this thread, that the session rounded            */
-    uint64_t left_fp32;  /* that it did not: by the policy, or rounding would take longer, or     */
-    uint64_t fallbacks;  /* (counted twice) no room, or another stream or backend                 */
+    uint64_t left_fp32;  /* that it did not: by policy, as rounding takes longer, as fallbacks    */
+    uint64_t fallbacks;  /* of left_fp32: no room, or another stream or backend                   */
     uint64_t hits;       /* a weight's copy was current                                           */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
@@ -1110,8 +1118,8 @@ typedef struct amp_session_desc {
     size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
     amp_allocator      allocator; /* on a CPU alone; zero: malloc and free                      */
     amp_scaler_desc    scaler;    /* zero: default, or a scale of 1 if this desc has no fp16      */
-    amp_dtype          dtype;     /* low; zero: bf16 where it pays (amp_capability_of) and there
-                                     is no cache, else fp16                                      */
+    amp_dtype          dtype;     /* low. 0 is not fp32 (that is policy "off"), but bf16 on a CPU
+                                     where it pays (amp_capability_of), else fp16                */
     const char        *policy;    /* NULL, or words of amp_autocast_override, none against dtype  */
 } amp_session_desc;
 
@@ -1122,9 +1130,9 @@ typedef struct amp_session_desc {
    unscale gradients (with momentum: examples/recipes.c, g), step unless scaler->found_inf,
    update the scaler, call amp_session_changed. A loop's own Adam is at step scaler->good + 1. End
    sessions in reverse order: each restores the autocast before it. AMP_ERROR_BAD_STATE: *session
-   runs, perhaps below another one or in another thread. */
+   runs, perhaps in another thread; or end: one that was started after it runs. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc);
-AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
+AMP_DEF amp_result amp_session_end(amp_session *session); /* in the same thread; safe twice */
 
 /* Add a weight of n elements, whose copy is kept; what was added at this address before is
    forgotten (n 0 only forgets: before you free it). Each has one copy: add blocks that you
@@ -1134,13 +1142,13 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 
 /* Say that you have written to an added weight (NULL: any), or replayed a graph that does. */
-AMP_DEF void amp_session_changed(amp_session *session, const float *weight);
+AMP_DEF amp_result amp_session_changed(amp_session *session, const float *weight);
 
 /* For debugging: AMP_ERROR_STALE if a weight was written to without amp_session_changed. Reads all
    weights and copies; waits. */
 AMP_DEF amp_result amp_session_check(const amp_session *session);
 
-/* ----------------------------------------------------------------- >>api  sgemm */
+/* ------------------------------------------------------------------ >>api sgemm */
 
 #if defined(AMP_CUBLAS_DROP_IN) && !defined(AMP_CUBLAS)
 #define AMP_CUBLAS
@@ -1166,7 +1174,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 #define cublasSgemmStridedBatched amp_sgemm_strided_batched
 #endif
 
-/* ------------------------------------------------------------------- >>api  ops
+/* -------------------------------------------------------------------- >>api ops
    The ops that autocast knows, and what each policy says of them. */
 
 /* Every op: AMP_OP_ and its name, and its rules in DEFAULT, TORCH_CUDA, TORCH_CPU, TF and APEX_O1.
@@ -1271,7 +1279,7 @@ struct amp_optimizer {
     ampi_error         pending; /* begin_step's, for end_step */
 };
 
-/* ----------------------------------------------------------------- >>api  cblas */
+/* ------------------------------------------------------------------ >>api cblas */
 
 #ifdef AMP_CBLAS_DROP_IN /* defined after your <cblas.h>, also where AMP_IMPLEMENTATION is */
 #ifdef AMP_CBLAS
@@ -1450,7 +1458,7 @@ AMPI_OFFSET(amp_scaler, next_scale, 104);
 #define AMPI_SIGN    0x80000000u
 #define AMPI_F16_INF_FROM 0x477ff000u /* 65520, which a cast to fp16 rounds to inf */
 
-/* ------------------------------------------------------------- >>core  conversions
+/* -------------------------------------------------------------- >>core conversions
    Conversions of bits to bits, by integers only. They stand in front of the strict region below,
    so that they can be inlined anywhere. */
 
@@ -1548,7 +1556,7 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
     else ampi_store_u32(base, i, u);
 }
 
-/* --------------------------------------------------------------- >>core  arithmetic
+/* ---------------------------------------------------------------- >>core arithmetic
    Each operation rounds once, on its own, on every machine: no contraction to FMA, no reciprocal
    or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma. clang's
    backend does not under -Ofast; there every result passes through an empty asm statement. Device
@@ -1712,7 +1720,7 @@ AMPI_HOST int ampi_is_zero(const float *x) {
     return (u & 0x7fffffffu) == 0u;
 }
 
-/* ------------------------------------------------------------------- >>core  scaler */
+/* -------------------------------------------------------------------- >>core scaler */
 
 /* What a preset means, as bits: one value per question. */
 enum {
@@ -1878,14 +1886,16 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     s->checked   = 0u;
 }
 
-/* Do n floats at dst overlap src? (dst may be src itself.) */
-AMPI_HOST int ampi_unscale_overlaps(const void *dst, const void *src, amp_dtype type, size_t n) {
+/* Do n elements of dst overlap n of src? dst may be NULL, or src itself if it is no wider. */
+AMPI_HOST int ampi_overlaps(const void *dst, amp_dtype dst_type, const void *src,
+                            amp_dtype src_type, size_t n) {
     const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
-    if (!dst || dst == src) return 0;
-    return to < from ? (from - to) / 4 < n : (to - from) / (type == AMP_F32 ? 4 : 2) < n;
+    const size_t    dst_size = dst_type == AMP_F32 ? 4 : 2, src_size = src_type == AMP_F32 ? 4 : 2;
+    if (!dst || (dst == src && dst_size <= src_size)) return 0;
+    return to < from ? (from - to) / dst_size < n : (to - from) / src_size < n;
 }
 
-/* ---------------------------------------------------------------- >>core  optimizer */
+/* ----------------------------------------------------------------- >>core optimizer */
 
 /* Norms are summed in one order everywhere. A tensor is cut into chunks. In a chunk, element i
    goes to lane i mod AMPI_LANES, in order. Lanes are added in pairs (l, l + 128), (l, l + 64),
@@ -2281,7 +2291,7 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     return r;
 }
 
-/* ------------------------------------------------------------------ >>core  report */
+/* ------------------------------------------------------------------- >>core report */
 
 /* How many steps have been decided, taken or skipped. */
 AMPI_FN uint64_t ampi_iterations(const ampi_control *c) { return c->gate.step + c->skipped; }
@@ -2346,7 +2356,7 @@ AMPI_FN void ampi_record_step(const amp_plan *plan) {
     r->which ^= 1u;
     r->sampled = number;
 }
-/* ----------------------------------------------------------------- >>core  storage
+/* ------------------------------------------------------------------ >>core storage
    Formats, and random bits (codecs: >>core formulas). With AdamW and models and gradients of 16
    bits, a step reads and writes 30 bytes an element in fp32, 28 in split, 24 in sr, 8 less with
    moments of bf16, 12 less with 8 bits.
@@ -2390,7 +2400,7 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
     return k;
 }
 
-/* ---------------------------------------------------------------- >>core  formulas
+/* ----------------------------------------------------------------- >>core formulas
    Compiled here in plain C, and in each tier's second inclusion (>>impl processors). The
    functions take vectors, in plain C single numbers. They use operators, which words and vectors
    have, and what each tier defines anew (>>impl vectors): the functions here, sqrt, get16 and
@@ -2757,7 +2767,7 @@ AMPI_MACROS_BEGIN
 AMPI_OPTIMIZE_BEGIN
 AMPI_STRICT_BEGIN
 
-/* --------------------------------------------------------------- >>impl  results */
+/* ---------------------------------------------------------------- >>impl results */
 
 /* ORDER amp_result */
 static const char *const ampi_texts[] = {
@@ -2807,7 +2817,7 @@ AMP_DEF const char *amp_version(void) {
         AMP_VERSION_PATCH);
 }
 
-/* ------------------------------------------------- >>impl  floating-point environment */
+/* -------------------------------------------------- >>impl floating-point environment */
 
 /* amp.h computes between begin and end: round to nearest, no flushing of subnormals (an -Ofast
    link turns it on at start-up), traps masked (some hosts unmask them). The code in between calls
@@ -2861,7 +2871,7 @@ static void ampi_fp_flush(int on) { ampi_fp_end((uint32_t)AMPI_FP_IEEE | (on ? 0
 
 AMPI_COLD_BEGIN
 
-/* ------------------------------------------------------------------ >>impl  words
+/* ------------------------------------------------------------------- >>impl words
    Text without printf, locale or allocation: error messages, policies, and words of users. */
 
 /* Where text goes: a buffer of room bytes, which write_fn gets when it is full or a line ends. */
@@ -2937,17 +2947,22 @@ static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     if (power) ampi_print_count(t, (uint64_t)(power < 0 ? -power : power));
 }
 
-/* %s is the next word, %g the next number; nothing else. */
+/* %s is the next word; %n too, at most 64 bytes of it; %g the next number; nothing else. */
 static void ampi_print(ampi_text *t, const char *format, const char *const *word,
                        const double *number) {
+    const char *p;
     for (; *format; format++) {
         if (*format != '%') ampi_print_char(t, *format);
         else if (*++format == 's') ampi_print_text(t, *word++);
+        else if (*format == 'n') {
+            for (p = *word++; *p && p - word[-1] < 64; p++) ampi_print_char(t, *p);
+            if (*p) ampi_print_text(t, "...");
+        }
         else ampi_print_number(t, *number++);
     }
 }
 
-/* ----------------------------------------------------------------- >>impl  errors */
+/* ------------------------------------------------------------------ >>impl errors */
 
 #if defined(__cplusplus)
 #define AMPI_THREAD_LOCAL thread_local
@@ -2973,7 +2988,7 @@ static amp_result ampi_repeat(const ampi_error *e) {
     ampi_text    t      = {ampi_last_error.text, sizeof ampi_last_error.text - 1, 0, NULL, NULL, 0};
     const double number = (double)e->tensor - 1.0;
     if (e != &ampi_last_error.error) ampi_last_error.error = *e;
-    if (e->tensor) ampi_print(&t, e->name ? "tensor %g (%s): " : "tensor %g: ", &e->name, &number);
+    if (e->tensor) ampi_print(&t, e->name ? "tensor %g (%n): " : "tensor %g: ", &e->name, &number);
     ampi_print(&t, e->format, e->words, e->numbers);
     t.bytes[t.used] = '\0';
     return e->result;
@@ -3081,7 +3096,7 @@ static int ampi_find_type(const char *text, size_t length) {
 
 AMPI_COLD_END
 
-/* ----------------------------------------------------------------- >>impl  arrays
+/* ------------------------------------------------------------------ >>impl arrays
    Operations on arrays, defined in plain C. The SIMD tiers, at the end of the file, apply the
    same operations to each element, by the core's formulas, so all give the same bits. A tier is
    chosen when the program runs, so that no -m flags are needed. */
@@ -3271,7 +3286,7 @@ AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t en
 
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
-/* ------------------------------------------------------------------ >>impl  loops
+/* ------------------------------------------------------------------- >>impl loops
    Compiled here in plain C, and in each tier's second inclusion (>>impl processors): loops over
    vectors, by the core's formulas. */
 
@@ -3624,7 +3639,7 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */
 
-/* --------------------------------------------------------------- >>impl  numbers */
+/* ---------------------------------------------------------------- >>impl numbers */
 
 AMP_DEF amp_f16 amp_f32_to_f16(float x) {
     const amp_f16 h = {ampi_f16_from_f32(ampi_bits_of_f32(x))};
@@ -3682,6 +3697,8 @@ static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dt
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n) {
     AMPI_TRY(ampi_arrays_ok(dst, dst_type, src, src_type, n));
+    AMPI_REFUSE(ampi_overlaps(dst, dst_type, src, src_type, n), OVERLAP,
+                "dst overlaps src: let it be elsewhere, or src itself if it is no wider");
     if (n == 0) return AMP_OK;
     ampi_cast_all(dst, dst_type, src, src_type, n);
     return AMP_OK;
@@ -3700,7 +3717,7 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n) {
     return !ampi_nonfinite(max);
 }
 
-/* ---------------------------------------------------------------- >>impl  scaler */
+/* ----------------------------------------------------------------- >>impl scaler */
 
 typedef struct ampi_preset_row {
     float init_scale, min_scale, max_scale; /* 0: none                                    */
@@ -3905,7 +3922,7 @@ AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
     AMPI_REFUSE(dst && dst == src && src_type == AMP_F16, UNSUPPORTED,
                 "dst is src, of fp16, which would lose what scaling saved: give dst n floats "
                 "elsewhere, or NULL to check only");
-    AMPI_REFUSE(ampi_unscale_overlaps(dst, src, src_type, n), OVERLAP,
+    AMPI_REFUSE(ampi_overlaps(dst, dst == src ? src_type : AMP_F32, src, src_type, n), OVERLAP,
                 "dst overlaps src: let it be src itself, or n floats elsewhere");
     if (!s->disabled)
         AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
@@ -3939,7 +3956,7 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
     return result;
 }
 
-/* --------------------------------------------------------------- >>impl  backend
+/* ---------------------------------------------------------------- >>impl backend
    What optimizers, states and caches use of it. */
 
 static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
@@ -4008,7 +4025,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt);
 
 AMPI_COLD_BEGIN
 
-/* ------------------------------------------------------------- >>impl  optimizer */
+/* -------------------------------------------------------------- >>impl optimizer */
 
 /* By amp_kind. */
 typedef struct ampi_optimizer {
@@ -4893,7 +4910,7 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt) {
 
 AMPI_COLD_END
 
-/* ------------------------------------------------------------------ >>impl  step
+/* ------------------------------------------------------------------- >>impl step
    How a gradient goes through a step on the CPU. (On a GPU kernels of amp_kernels.cu do what
    ampi_cpu_check and ampi_cpu_update do here; both call ampi_decide and ampi_publish.)
      amp_optimizer_step    ampi_fused_step: may it begin? The plan takes the learning rate
@@ -5586,7 +5603,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 
 AMPI_COLD_END
 
-/* ----------------------------------------------------------------- >>impl  state
+/* ------------------------------------------------------------------ >>impl state
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
    body      kind, tensors; scaler; control; each tensor's size, storage, options and name; with
              AMPI_FILE_SEED desc.seed, with _REPORT a report (ampi_archive_report); then each
@@ -6410,7 +6427,7 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     return ampi_load_end(opt, &l, result);
 }
 
-/* ----------------------------------------------------------- >>impl  environment */
+/* ------------------------------------------------------------ >>impl environment */
 
 /* Reads both variables: *on is 1, 0, or -1 if it is not set, and *type likewise; off is AMP_F32. */
 static amp_result ampi_env(int *on, int *type) {
@@ -6444,7 +6461,7 @@ AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc) {
 
 AMPI_COLD_END
 
-/* ------------------------------------------------------------------ >>impl  gemm
+/* ------------------------------------------------------------------- >>impl gemm
    C is computed in blocks. For each, a strip of rows of op(A) and a strip of columns of op(B)
    are packed, converted on the way, and a kernel multiplies them; many strips of B make a panel.
 
@@ -7295,7 +7312,7 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
 
 /* ------------------------------------------------------- the second floor */
 
-/* ------------------------------------------------------------ >>impl  capability */
+/* ------------------------------------------------------------- >>impl capability */
 
 /* NVIDIA: tensor cores multiply fp16 from 7.0 on, bf16 and TF32 from 8.0 on. */
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
@@ -7327,7 +7344,7 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
 
 AMPI_COLD_END
 
-/* ---------------------------------------------------------------- >>impl  sparse
+/* ----------------------------------------------------------------- >>impl sparse
    The sum of a row: its entries are added 64 at a time, in order, then these sums in order. The
    sums, rows ascending, are checked and counted like the elements of a tensor. (torch's
    SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step) here.)
@@ -7486,7 +7503,7 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
 
 AMPI_STRICT_END
 
-/* --------------------------------------------------------------- >>impl  report
+/* ---------------------------------------------------------------- >>impl report
    A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report). Here they
    are read, saved and evaluated. A state without a report begins a new history. */
 
@@ -7876,7 +7893,7 @@ AMPI_COLD_END
 
 AMPI_COLD_BEGIN
 
-/* ------------------------------------------------------------------ >>impl  ops */
+/* ------------------------------------------------------------------- >>impl ops */
 
 /* ORDER of the letters of AMP_OP_LIST, and of their names */
 enum { AMPI_SAME = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
@@ -7953,7 +7970,7 @@ AMP_DEF amp_result amp_op_from_string(const char *name, amp_op *op) {
     return AMP_OK;
 }
 
-/* ------------------------------------------------------------- >>impl  autocast */
+/* -------------------------------------------------------------- >>impl autocast */
 
 /* Sets a policy, without overrides. */
 static void ampi_set_policy(amp_autocast *ac, amp_policy policy, amp_dtype low) {
@@ -7980,11 +7997,19 @@ AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dt
     return AMP_OK;
 }
 
+static amp_result ampi_autocast_ready(const amp_autocast *ac) {
+    if (!ac) return ampi_missing("ac");
+    AMPI_REFUSE(ac->dtype == AMP_F32, NOT_INITIALIZED,
+                "ac is not initialized: call amp_autocast_init first");
+    return AMP_OK;
+}
+
 AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
     static const amp_scope outermost = {NULL, AMP_AUTOCAST_ON, AMP_F32};
     const amp_scope       *around;
     amp_scope             *s;
-    if (!ac || !scope) return ampi_missing(ac ? "scope" : "ac");
+    if (!scope) return ampi_missing("scope");
+    AMPI_TRY(ampi_autocast_ready(ac));
     AMPI_TRY(ampi_type_known("amp_scope.dtype", scope->dtype));
     if ((unsigned)scope->mode > (unsigned)AMP_AUTOCAST_OFF)
         return ampi_unknown("amp_scope.mode", (int)scope->mode);
@@ -8000,7 +8025,7 @@ AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
 }
 
 AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac) {
-    if (!ac) return ampi_missing("ac");
+    AMPI_TRY(ampi_autocast_ready(ac));
     AMPI_REFUSE(!ac->depth, BAD_STATE, "no scope is open: call amp_autocast_push first");
     memset(&ac->scopes[--ac->depth], 0, sizeof ac->scopes[0]);
     return AMP_OK;
@@ -8144,7 +8169,7 @@ static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *
         if (!wrong && !mixed) continue;
         if (wrong) word = wrong;
         return ampi_refuse(wrong ? AMP_ERROR_PARSE : AMP_ERROR_MIXED_TYPES,
-                           "%s, character %g: %s: \"%s\"", field, (double)(word - text),
+                           "%s, character %g: %s: \"%s\"", field, (double)(word - text + 1),
                            wrong ? "not understood" : "not of the session's dtype", word);
     }
     *ac = changed;
@@ -8152,7 +8177,8 @@ static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *
 }
 
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text) {
-    if (!ac || !text) return ampi_missing(ac ? "text" : "ac");
+    if (!text) return ampi_missing("text");
+    AMPI_TRY(ampi_autocast_ready(ac));
     return ampi_override_by(ac, AMP_F32, "text", text);
 }
 
@@ -8161,7 +8187,8 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     ampi_text t = {line, sizeof line, 0, write_fn, user, 0};
     const char *words[4];
     int       i, k;
-    if (!ac || !write_fn) return ampi_missing(ac ? "write_fn" : "ac");
+    if (!write_fn) return ampi_missing("write_fn");
+    AMPI_TRY(ampi_autocast_ready(ac));
     words[0] = ampi_policy_names[ac->policy];
     words[1] = ampi_type_name(ac->dtype);
     words[2] = ac->off ? ", off" : "";
@@ -8190,13 +8217,23 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     return t.failed ? ampi_refuse(AMP_ERROR_WRITE, "write_fn returned false") : AMP_OK;
 }
 
-/* ------------------------------------------------------------ >>impl  session */
+/* ------------------------------------------------------------- >>impl session */
 
-AMP_DEF void amp_session_end(amp_session *session) {
-    if (!session) return;
-    if (ampi_autocast_current() == &session->autocast) amp_autocast_use(session->before);
+/* The session of an autocast, for its counters and its weight cache; a copy of it has none. */
+static amp_session *ampi_session_of(const amp_autocast *ac) {
+    return ac && ac->session && ac == &ac->session->autocast ? ac->session : NULL;
+}
+
+AMP_DEF amp_result amp_session_end(amp_session *session) {
+    const amp_session *last = ampi_session_of(ampi_autocast_current());
+    if (!session) return AMP_OK;
+    for (; last && last != session; last = ampi_session_of(last->before))
+        AMPI_REFUSE(last->before == &session->autocast, BAD_STATE,
+                    "another session was started after this one: end that first");
+    if (last) amp_autocast_use(session->before);
     if (session->block) ampi_block_free(&session->backend, &session->allocator, session->block);
     memset(session, 0, sizeof *session);
+    return AMP_OK;
 }
 
 /* Does it run, in any thread, also below another one? Its scaler then lies after the copies. */
@@ -8247,8 +8284,7 @@ static AMPI_NOINLINE amp_result ampi_session_settings(const amp_session_desc *s,
     int on, type;
 #endif
     AMPI_TRY(ampi_type_known("amp_session_desc.dtype", s->dtype));
-    if (on_cpu && !s->num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
-        low = AMP_BF16;
+    if (on_cpu && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16) low = AMP_BF16;
     AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, low));
     AMPI_TRY(ampi_override_by(ac, s->dtype, "amp_session_desc.policy", text));
     own = ampi_asks_for_fp16(ac);
@@ -8297,7 +8333,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_des
     session->autocast.session = session;
     session->before = amp_autocast_use(&session->autocast);
     result = ampi_send(&b, session->scaler, &scaler, sizeof scaler);
-    if (result != AMP_OK) amp_session_end(session);
+    if (result != AMP_OK) (void)amp_session_end(session);
     return result;
 }
 
@@ -8336,11 +8372,13 @@ static int ampi_within(const float *x, size_t extent, const float *base, size_t 
 }
 
 /* A change of one weight is a change of all that overlap it. */
-AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
-    int i, k;
-    for (i = 0; session && i < session->num_entries; i++) {
+AMP_DEF amp_result amp_session_changed(amp_session *session, const float *weight) {
+    int i, k, found = weight == NULL;
+    AMPI_TRY(ampi_session_ready(session));
+    for (i = 0; i < session->num_entries; i++) {
         const ampi_cached *e = &session->entries[i];
         if (weight && !ampi_within(weight, 1, e->base, e->n)) continue;
+        found = 1;
         for (k = 0; k < session->num_entries; k++) {
             ampi_cached *other = &session->entries[k];
             if (ampi_within(other->base, 1, e->base, e->n) ||
@@ -8348,6 +8386,8 @@ AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
                 other->of.x = NULL;
         }
     }
+    AMPI_REFUSE(!found, INVALID_ARGUMENT, "weight is of no array that amp_session_add was given");
+    return AMP_OK;
 }
 
 /* Elements from the first of m to the last, if rows are ld apart. */
@@ -8498,13 +8538,8 @@ AMP_DEF amp_result amp_session_check(const amp_session *session) {
 
 AMPI_COLD_END
 
-/* ------------------------------------------------------------------- >>impl  sgemm
+/* -------------------------------------------------------------------- >>impl sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
-
-/* The session of an autocast, for its counters and its weight cache; a copy of it has none. */
-static amp_session *ampi_session_of(const amp_autocast *ac) {
-    return ac && ac->session && ac == &ac->session->autocast ? ac->session : NULL;
-}
 
 /* With a cache, or an override by name, small fp32 products stay fp32: casts would take longer.
    So do all, if a BLAS multiplies fp32 faster than amp.h multiplies 16 bits. */
@@ -8618,6 +8653,8 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
     cudaDataType        to      = CUDA_R_32F;
     amp_autocast       *ac      = ampi_autocast_current();
     amp_session        *s       = ampi_session_of(ac);
+    const amp_dtype     inputs[2] = {AMP_F32, AMP_F32};
+    amp_dtype           type    = AMP_F32;
     amp_backend         backend;
     memset(&backend, 0, sizeof backend);
     g.lda      = (size_t)lda;
@@ -8625,7 +8662,8 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
     g.count    = (size_t)count;
     g.stride_a = (size_t)strideA;
     g.stride_b = (size_t)strideB;
-    if (s && s->size) {
+    if (s && s->size && amp_autocast_dtype(ac, AMP_OP_GEMM, inputs, 2, &type, NULL) == AMP_OK &&
+        type != AMP_F32) {
         cublasStatus_t status;
         backend = s->backend;
         status  = cublasGetStream(handle, &backend.stream);
@@ -8672,7 +8710,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 
 #endif /* AMP_NO_AUTOCAST */
 
-/* ---------------------------------------------------------------- >>impl  cblas */
+/* ----------------------------------------------------------------- >>impl cblas */
 
 #ifdef AMP_CBLAS_DROP_IN
 #ifdef __cplusplus /* number as x's enumeration, whatever this BLAS calls it */
@@ -8710,7 +8748,7 @@ AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned)) {
 }
 #endif
 
-/* ----------------------------------------------------------------- >>impl  tiers
+/* ------------------------------------------------------------------ >>impl tiers
    The arrays' functions once per instruction set, and products. */
 
 AMPI_STRICT_BEGIN
@@ -8735,7 +8773,7 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
 #endif /* >>impl goes on */
 
-/* --------------------------------------------------------------- >>impl  products
+/* ---------------------------------------------------------------- >>impl products
    Compiled here in plain C, and in each tier's second inclusion (>>impl processors): packing,
    writing, and products that are thin or tiny. */
 
@@ -9110,7 +9148,7 @@ enum { AMPI_W4 = AMPI_W };
 #define AMPI_ROW_STEP 2
 #endif /* >>impl goes on */
 
-/* ---------------------------------------------------------------- >>impl  kernels
+/* ----------------------------------------------------------------- >>impl kernels
    Compiled here for plain C's x4, in each tier's second inclusion, and for pairs and BFMMLA in
    one of their own (>>impl processors). Kernels of products: blocks of up to three times
    AMPI_ROW_STEP rows, two vectors wide. */
@@ -9217,7 +9255,7 @@ static const ampi_loops AMPI_(loops) = {
 #undef AMPI_ROW_STEP
 #endif /* >>impl kernels */
 
-/* ---------------------------------------------------------------- >>impl  vectors
+/* ----------------------------------------------------------------- >>impl vectors
    Compiled in each tier's first inclusion (>>impl processors), by gcc and clang. What operators
    do not express is an instruction, on x86 by its own name: <immintrin.h> would take gcc a sixth
    of a second and 60 MB. Besides what formulas need, a tier has: most16; or_nan, which is u, or
@@ -9556,7 +9594,7 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 
 #endif /* >>impl vectors */
 
-/* ------------------------------------------------------------- >>impl  processors
+/* -------------------------------------------------------------- >>impl processors
    What this processor has; each tier, for which the file includes itself; the table of tiers. */
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */

@@ -5,7 +5,7 @@
 
    CUDA 11.8 and newer; compute capability 7.5 and newer (7.0 with a toolkit that still has it:
    code was made by clang and the ptxas of 11.8 to 12.6, and has not run). The declarations are
-   in amp.h under ">>api  cuda"; the formulas in its >>core, which this file shares with the CPU.
+   in amp.h under ">>api cuda"; the formulas in its >>core, which this file shares with the CPU.
    This file is memory traffic: load, call the core, store.
 
    ONE STEP is two launches, however many tensors there are:
@@ -2090,7 +2090,8 @@ amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src, am
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (dst && dst == src && src_type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
-    if (ampi_unscale_overlaps(dst, src, src_type, n)) return AMP_ERROR_OVERLAP;
+    if (ampi_overlaps(dst, dst == src ? src_type : AMP_F32, src, src_type, n))
+        return AMP_ERROR_OVERLAP;
     return ampi_launch_alone(ampi_grid_on(stream, ampi_num_spans(n), 256), ampi_scaler_kernel, s,
                              dst, dst == src ? src_type : AMP_F32, src, src_type, n);
 }

@@ -384,7 +384,7 @@ no_float_tests() { # law 1: neither isfinite and its kin, nor a comparison of a 
 # that one block declares. (Tiers stand last, behind a table of their own.)
 line_of() { grep -nE -e "$1" amp.h | head -n 1 | cut -d : -f 1; } # PATTERN
 first_floor_alone() {
-    begin=$(line_of '>>impl [*]/') floor=$(line_of '- the second floor') end=$(line_of '>>impl  tiers')
+    begin=$(line_of '>>impl [*]/') floor=$(line_of '- the second floor') end=$(line_of '>>impl tiers')
     ctags -x --language-force=C --c-kinds=f amp.h |
         awk -v from="$floor" -v to="$end" '$3 > from && $3 < to {print $1}' | sort > "$out/all"
     sed -n '/^\/\* What rows and report add/,/^$/s/^static [^(]*[ *]\(ampi_[a-z_]*\)(.*/\1/p' amp.h | sort > "$out/optional"
@@ -462,7 +462,7 @@ silent 'amp.h: nothing that depends on the locale' asks_no_locale amp.h
 contents() { # the rooms that CONTENTS names are those there are, in their order
     sed -n '/^       >>api  /,/^       >>core  /p' amp.h |
         sed '/>>core/d; s/>>api//; s/optional//' | tr -cs a-z '\n' | grep . > "$out/listed"
-    sed -n 's/^.*-- >>api  \([a-z]*\).*/\1/p' amp.h | diff "$out/listed" -
+    sed -n 's/^.*-- >>api \([a-z]*\).*/\1/p' amp.h | diff "$out/listed" -
 }
 fifteen_minutes() {
     begin=$(line_of '^#define AMP_VERSION_MAJOR') end=$(line_of 'Stop here, unless')

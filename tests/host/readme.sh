@@ -53,7 +53,7 @@ END
 {
     printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"'
     cat << 'END'
-static void gemm(int TA, int TB, int M, int N, int K, float ALPHA, const float *A, int lda, const float *B, int ldb,
+static void gemm(int TA, int TB, int M, int N, int K, float ALPHA, float BETA, const float *A, int lda, const float *B, int ldb,
                  float *C, int ldc) {
 END
     block README.md amp_gemm
@@ -67,7 +67,7 @@ int main(void) {
         const int ta = t & 1, tb = t >> 1;
         for (i = 0; i < LD * LD; i++) a[i] = (float)(i % 5 - 2), b[i] = (float)(i % 3), c[i] = (float)i;
         b[0] = 1.0009765625f;
-        gemm(ta, tb, M, N, K, 2, a, LD, b, LD, c, LD);
+        gemm(ta, tb, M, N, K, 2, 1, a, LD, b, LD, c, LD);
         b[0] = 1;
         for (i = 0; i < LD; i++)
             for (j = 0; j < LD; j++) {
@@ -128,13 +128,13 @@ static void adam_step(float *x, float *m, const float *g, int n, float lr, uint6
     while (n--) x[n] -= lr * g[n], m[n] += (float)t;
 }
 int main(int argc, char **argv) {
-    int step, steps = 9, n = 8, resume = argc > 1 && argv[1][0] == 'r';
+    int step, n = 8, resume = argc > 1 && argv[1][0] == 'r', steps = resume ? 18 : 9;
     float lr = 0.5f;
     if (resume) w[0] = 5;
 END
     block README.md amp_optimizer_begin_step
     echo '    printf("%g", (double)w[0]), printf(" %g", (double)moment[0]), printf(" %d", (int)status.steps), puts("");'
-    echo '    amp_optimizer_free(&opt); return 0; }'
+    echo '    return 0; }'
 } > "$out/wrap.c"
 
 linked='' object=''

@@ -205,7 +205,7 @@ fi
 head -c 999 "$out/killed" > "$out/torn"
 wrong 'a torn state is named'        torn       $one --resume "$out/torn"
 wrong 'a layer that is not there'    blok       --policy 'blok*=fp32'
-wrong 'a bad policy is marked'       'policy: .*: op:.soft=fp32; write .* types are'  --policy 'op:soft=fp32'
+wrong 'a bad policy is marked'       'policy: text, character 4: not understood: "soft=fp32"; write .* types are'  --policy 'op:soft=fp32'
 wrong 'an unknown type is named'     fp64       --dtype fp64
 wrong 'an unknown option is named'   "^$suite: unknown option --bogus; see --help$"  --bogus
 wrong 'a word is named'              "^$suite: unexpected argument fp16; see --help$"  fp16

@@ -34,6 +34,10 @@ TEST(numbers_and_scaler, "law 19: casts, scalers and backends name the argument,
     SAYS(amp_cast(NULL, AMP_F32, numbers, AMP_F32, 4), AMP_ERROR_INVALID_ARGUMENT, "dst is NULL, and n is 4");
     SAYS(amp_cast(numbers, AMP_F32, NULL, AMP_F32, 5), AMP_ERROR_INVALID_ARGUMENT, "src is NULL, and n is 5");
     SAYS(amp_cast(NULL, AMP_F32, NULL, AMP_F32, 0), AMP_OK, NULL);
+    SAYS(amp_cast(numbers, AMP_F32, numbers, AMP_F16, 1), AMP_ERROR_OVERLAP, "dst overlaps src");
+    SAYS(amp_cast((char *)numbers + 6, AMP_F16, numbers, AMP_F32, 2), AMP_ERROR_OVERLAP, "dst overlaps src");
+    SAYS(amp_cast((char *)numbers + 8, AMP_F16, numbers, AMP_F32, 2), AMP_OK, NULL);
+    SAYS(amp_cast(numbers, AMP_F16, numbers, AMP_F32, 4), AMP_OK, NULL);
     SAYS(amp_scaler_init(NULL, &d), AMP_ERROR_INVALID_ARGUMENT, "s is NULL");
     d.preset = (amp_preset)77;
     SAYS(amp_scaler_init(&s, &d), AMP_ERROR_INVALID_ENUM, "amp_scaler_desc.preset is 77, which");
@@ -124,6 +128,7 @@ TEST(products, "law 19: products name the argument as the caller does, its value
 }
 
 TEST(policies, "law 19: policies and ops name the word, the enum, the op, the limit") {
+    static amp_autocast none;
     amp_dtype    in[2] = {AMP_F32, (amp_dtype)6};
     amp_autocast ac;
     amp_scope    s = {0};
@@ -133,6 +138,10 @@ TEST(policies, "law 19: policies and ops name the word, the enum, the op, the li
     SAYS(amp_autocast_init(&ac, (amp_policy)99, AMP_F16), AMP_ERROR_INVALID_ENUM, "policy is 99, which");
     SAYS(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, (amp_dtype)4), AMP_ERROR_INVALID_ENUM, "dtype is 4, which");
     CHECK_EQ_INT(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F16), AMP_OK);
+    SAYS(amp_autocast_push(&none, &s), AMP_ERROR_NOT_INITIALIZED, "call amp_autocast_init first");
+    SAYS(amp_autocast_pop(&none), AMP_ERROR_NOT_INITIALIZED, "call amp_autocast_init first");
+    SAYS(amp_autocast_override(&none, "bf16"), AMP_ERROR_NOT_INITIALIZED, "call amp_autocast_init first");
+    SAYS(amp_autocast_dump(&none, no_write, NULL), AMP_ERROR_NOT_INITIALIZED, "call amp_autocast_init first");
     SAYS(amp_autocast_push(NULL, &s), AMP_ERROR_INVALID_ARGUMENT, "ac is NULL");
     SAYS(amp_autocast_push(&ac, NULL), AMP_ERROR_INVALID_ARGUMENT, "scope is NULL");
     s.dtype = (amp_dtype)5;
@@ -146,7 +155,7 @@ TEST(policies, "law 19: policies and ops name the word, the enum, the op, the li
     SAYS(amp_autocast_push(&ac, &s), AMP_ERROR_TOO_LARGE, "32 scopes are open");
     SAYS(amp_autocast_override(NULL, "bf16"), AMP_ERROR_INVALID_ARGUMENT, "ac is NULL");
     SAYS(amp_autocast_override(&ac, NULL), AMP_ERROR_INVALID_ARGUMENT, "text is NULL");
-    SAYS(amp_autocast_override(&ac, "bf16 op:relu=lwo"), AMP_ERROR_PARSE, "text, character 13: not understood: \"lwo\"");
+    SAYS(amp_autocast_override(&ac, "bf16 op:relu=lwo"), AMP_ERROR_PARSE, "text, character 14: not understood: \"lwo\"");
     SAYS(amp_autocast_dump(NULL, no_write, NULL), AMP_ERROR_INVALID_ARGUMENT, "ac is NULL");
     SAYS(amp_autocast_dump(&ac, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT, "write_fn is NULL");
     SAYS(amp_autocast_dump(&ac, no_write, NULL), AMP_ERROR_WRITE, "write_fn returned false");
@@ -177,7 +186,7 @@ TEST(machines, "law 19: capability, tiers and the environment name what is not t
 }
 
 TEST(sessions, "law 19: sessions name the member, the missing call, the weight") {
-    static amp_session session;
+    static amp_session session, inner;
     static float       more[AMP_MAX_CACHED + 1], w[96 * 96], y[2 * 96];
     amp_session_desc   d = {0};
     amp_backend        none = {0};
@@ -186,6 +195,8 @@ TEST(sessions, "law 19: sessions name the member, the missing call, the weight")
     SAYS(amp_session_start(NULL, &d), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
     SAYS(amp_session_add(NULL, w, 4), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
     SAYS(amp_session_add(&session, w, 4), AMP_ERROR_NOT_INITIALIZED, "call amp_session_start first");
+    SAYS(amp_session_changed(NULL, w), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
+    SAYS(amp_session_changed(&session, w), AMP_ERROR_NOT_INITIALIZED, "call amp_session_start first");
     SAYS(amp_session_check(NULL), AMP_ERROR_INVALID_ARGUMENT, "session is NULL");
     SAYS(amp_session_check(&session), AMP_ERROR_NOT_INITIALIZED, "call amp_session_start first");
     d.backend = &none;
@@ -201,9 +212,9 @@ TEST(sessions, "law 19: sessions name the member, the missing call, the weight")
     SAYS(amp_session_start(&session, &d), AMP_ERROR_INVALID_ENUM, "amp_session_desc.dtype is 3, which");
     d.dtype = AMP_F16, d.policy = "tf32 bf16";
     SAYS(amp_session_start(&session, &d), AMP_ERROR_MIXED_TYPES,
-         "amp_session_desc.policy, character 5: not of the session's dtype: \"bf16\"");
+         "amp_session_desc.policy, character 6: not of the session's dtype: \"bf16\"");
     d.policy = "tf32 bf61";
-    SAYS(amp_session_start(&session, &d), AMP_ERROR_PARSE, "amp_session_desc.policy, character 5: not understood: \"bf61\"");
+    SAYS(amp_session_start(&session, &d), AMP_ERROR_PARSE, "amp_session_desc.policy, character 6: not understood: \"bf61\"");
     d.policy = NULL, d.scaler.min_scale = -1.0f;
     SAYS(amp_session_start(&session, &d), AMP_ERROR_INVALID_CONFIG, "amp_scaler_desc.min_scale is -1, and must be finite");
     d.scaler.min_scale = 0.0f;
@@ -214,10 +225,16 @@ TEST(sessions, "law 19: sessions name the member, the missing call, the weight")
     g.a = y, g.b = w, g.c = numbers, g.m = 1, g.n = g.k = 96;
     SAYS(amp_gemm(NULL, &g), AMP_OK, NULL);
     w[5] += 1.0f;
+    SAYS(amp_session_changed(&session, more), AMP_ERROR_INVALID_ARGUMENT, "weight is of no array that amp_session_add was");
     SAYS(amp_session_check(&session), AMP_ERROR_STALE, "weight 0 of those added, of 9216 elements, was written to: call amp_");
     for (i = 1; i < AMP_MAX_CACHED; i++) CHECK_EQ_INT(amp_session_add(&session, &more[i], 1), AMP_OK);
     SAYS(amp_session_add(&session, more, 1), AMP_ERROR_TOO_LARGE, "256 weights are added");
-    amp_session_end(&session);
+    SAYS(amp_session_start(&inner, NULL), AMP_OK, NULL);
+    SAYS(amp_session_end(&session), AMP_ERROR_BAD_STATE, "another session was started after this one: end that first");
+    CHECK(session.scaler != NULL);
+    SAYS(amp_session_end(&inner), AMP_OK, NULL);
+    SAYS(amp_session_end(&session), AMP_OK, NULL);
+    SAYS(amp_session_end(NULL), AMP_OK, NULL);
 }
 
 static amp_result reduce_result;
@@ -253,6 +270,7 @@ TEST(tensors, "law 19: a tensor that add refuses is named, with its member and v
     float             *weights[1] = {numbers};
     void              *none[1] = {grads};
     char               text[256];
+    static char        long_name[400];
     d.kind = AMP_KIND_ADAMW;
     SAYS(amp_optimizer_init(NULL, &d), AMP_ERROR_INVALID_ARGUMENT, "opt is NULL");
     SAYS(amp_optimizer_add(NULL, &t), AMP_ERROR_INVALID_ARGUMENT, "opt is NULL");
@@ -264,6 +282,9 @@ TEST(tensors, "law 19: a tensor that add refuses is named, with its member and v
     do { t = tensor(), change; SAYS(amp_optimizer_add(&opt, &t), result, "tensor 1 (w): " words); } while (0)
     REFUSED(t.grad_type = (amp_dtype)3, AMP_ERROR_INVALID_ENUM, "grad_type is 3, which");
     strcpy(text, amp_problem());
+    memset(long_name, 'L', sizeof long_name - 1);
+    t = tensor(), t.name = long_name, t.grad_type = (amp_dtype)3;
+    SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ENUM, "LL...): grad_type is 3, which");
     REFUSED((t.model = grads, t.model_type = (amp_dtype)4), AMP_ERROR_INVALID_ENUM, "model_type is 4, which");
     REFUSED((t.model = numbers, t.model_type = AMP_F16), AMP_ERROR_INVALID_CONFIG, "its model is its weight");
     REFUSED(t.grad = AMP_NO_GRAD, AMP_ERROR_INVALID_ARGUMENT, "AMP_NO_GRAD is for rebind");
