@@ -34,7 +34,7 @@ HEADERS := $(wildcard examples/*.h examples/*/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small bench-trainers pictures examples vectors prove install uninstall archive clean
+.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small bench-sweep bench-trainers pictures examples vectors prove install uninstall archive clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -150,6 +150,9 @@ bench-small: $(BUILD)/bench_small ## measure small products and few rows beside 
 
 bench-compare: ## set amp.h's speed beside that of REF=commit (ARGS: words of rows); exit 1 below .95
 	$(Q)CC="$(CC)" CFLAGS="$(CFLAGS)" sh tests/bench/compare.sh $(BUILD)/compare amp.h "$(REF)" $(ARGS)
+
+bench-sweep: ## measure fp32 products of trainers' shapes beside OpenBLAS, a loop and REF, tier by tier (ARGS: rounds)
+	$(Q)CC="$(CC)" CFLAGS="$(CFLAGS)" TIERS="avx2 avx512 neon" sh tests/bench/compare.sh $(BUILD)/sweep amp.h "$(REF)" $(ARGS)
 
 bench-trainers: ## measure the trainers in DIR without and with their diffs, ROUNDS=3 times in turns (tests/bench/trainers.sh)
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/bench/trainers.sh "$(DIR)" $(ROUNDS)

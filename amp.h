@@ -6499,8 +6499,8 @@ enum {
 
 /* One block for a kernel: rows and cols say how much of it is there. Words of A are at
    a[r * rs + k * cs] in a piece of so many k, and the next piece is `next` from there; of B at
-   b[k * ldb + c]. Only FMA engines ask: what is not packed is one piece, and next is 0; odd is 1 if
-   of each two k the odd one comes first. */
+   b[k * ldb + c]. Only FMA engines ask: an A that is not packed is one piece, and next is 0; odd is
+   1 if of each two k the odd one comes first. */
 typedef struct ampi_block {
     const uint32_t *a, *b;
     size_t          rs, cs, piece, next, ldb, odd;
@@ -6610,6 +6610,8 @@ struct ampi_task {
     const void          *bias;
     int                  plain;            /* C is its sums */
     ampi_operand         x[2];             /* op(A), and the transpose of op(B) */
+    int                  swapped;          /* C' = B' A': x, m and n are those of C' */
+    int                  once;             /* strips of A are used once: they are not packed */
     int                  terms;
     int                  turned;           /* the panel is of A, strips are of B */
     size_t               group;            /* strips at a time: of whole lines, if A lies across */
@@ -6740,27 +6742,38 @@ static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size
 /* To a multiple of a power of two. */
 static size_t ampi_step_up(size_t n, size_t step) { return (n + step - 1) & ~(step - 1); }
 
+/* Sums of a block of C', as rows of C. */
+static void ampi_write_swapped(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
+                               size_t rows, size_t cols) {
+    const ampi_operand x = {sum, AMP_F32, AMP_F32, ld, 1};
+    float              c[AMPI_MOST_ROWS * AMPI_MOST_COLS];
+    w->e->turn(c, AMPI_MOST_ROWS, &x, ld, rows, cols, ld);
+    w->e->write(w, c, AMPI_MOST_ROWS, j, i, cols, rows);
+}
+
 /* The block of C at (i, j); after the last k, what becomes of its sums. Packed columns that are not
    there are 0, and are multiplied as well. */
 AMPI_HOST AMPI_ALWAYS void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block *x,
-                                           size_t i, size_t j, int last) {
+                                           size_t i, size_t j, int packed, int last) {
+    const int    swapped = packed && w->swapped;
     const size_t rows = x->rows, cols = x->cols;
     float        room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
     float       *all = (float *)(void *)ampi_align(room);
     if (e->pairs) x->rows = ampi_step_up(rows, e->row_step);
-    if (x->next) x->cols = ampi_step_up(cols, e->col_step);
-    if (last && w->plain && w->g->c_type == AMP_F32 && x->rows == rows && x->cols == cols) {
+    if (packed) x->cols = ampi_step_up(cols, e->col_step);
+    if (last && w->plain && !swapped && w->g->c_type == AMP_F32 && x->rows == rows &&
+        x->cols == cols) {
         x->out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
         x->ld  = w->g->ldc;
     } else if (last) {
         x->out = all;
     }
-    if (last && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
+    if (last && !swapped && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
         ampi_claim(w, i, j, rows, cols);
     if (x->odd) ampi_fp_flush(1);
     e->kernel(x);
     if (x->odd) ampi_fp_flush(0);
-    if (x->out == all) e->write(w, all, e->cols, i, j, rows, cols);
+    if (x->out == all) (swapped ? ampi_write_swapped : e->write)(w, all, e->cols, i, j, rows, cols);
 }
 
 /* The same at (i, at), k0 to k1, from its strips. */
@@ -6785,7 +6798,14 @@ static void ampi_gemm_packed(const ampi_task *w, size_t i, size_t at, size_t k0,
     x.in       = k0 ? sums : NULL;
     x.out      = sums;
     x.ld       = e->cols;
-    ampi_gemm_block(w, e, &x, i, j, k1 == w->k);
+    if (w->once) {
+        x.a     = (const uint32_t *)ampi_operand_at(w->x[0], i, k0).x;
+        x.rs    = w->x[0].rs;
+        x.cs    = w->x[0].cs;
+        x.piece = w->k;
+        x.next  = 0;
+    }
+    ampi_gemm_block(w, e, &x, i, j, 1, k1 == w->k);
 }
 
 /* Rows i0 to i1 of C, columns j0 to j1 (turned: columns, rows): the panel of B for k0 to k1 is
@@ -6801,7 +6821,7 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
         for (k = k0; k < k1; k += w->step) {
             const size_t end = ampi_min(k + w->step, k1), at = ampi_strip(w, cols, k - k0);
             const size_t last = ampi_min(i + w->group * rows, i1);
-            ampi_pack_strips(w, w->strip, t, i, last, k, end);
+            if (!w->once) ampi_pack_strips(w, w->strip, t, i, last, k, end);
             for (q = i; q < last; q += rows)
                 for (j = j0; j < j1; j += cols) {
                     const uint32_t *panel = w->panel + (ampi_strip(w, j - j0, k1 - k0) + at);
@@ -6819,6 +6839,7 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
     const size_t across = w->n + w->lead;
     const size_t m = w->turned ? across : w->m, n = w->turned ? w->m : across;
     size_t       i, j, k;
+    w->once  = !w->e->pairs && w->n <= w->e->cols && w->x[0].as == AMP_F32;
     w->panel = w->strip + w->strip_size;
     w->sums  = (float *)(void *)(w->panel + w->panel_size);
     for (i = 0; i < m; i += w->tall)
@@ -6879,7 +6900,8 @@ static void ampi_small_copy(const ampi_engine *e, ampi_operand *x, size_t rows, 
     const int    along = x->cs == 1;
     const size_t lines = along ? rows : ks, n = along ? ks : rows, step = along ? x->rs : x->cs;
     const int    one = step == n;
-    const size_t ld  = turn ? ampi_up(rows, e->col_step) : one ? n : ampi_up(n, e->col_step);
+    const size_t up  = ampi_up(turn ? rows : n, e->col_step);
+    const size_t ld  = turn ? up + (up % 64 ? 0 : 8) : one ? n : up; /* lines in other sets */
     if (turn) e->turn(room, ld, x, step, rows, ks, ks);
     else e->lay(room, ld, 0, x, step, one ? 1 : lines, one ? lines * n : n);
     x->x    = room;
@@ -6892,9 +6914,9 @@ static void ampi_small_copy(const ampi_engine *e, ampi_operand *x, size_t rows, 
 static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     const ampi_engine *e = ampi_engine_words(w);
     ampi_operand       a = w->x[0], b = w->x[1];
-    float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B];
+    float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B + AMPI_ROOM_B / 8];
     ampi_block         x;
-    size_t             i, j;
+    size_t             i, j, rows;
     if (a.as != AMP_F32) ampi_small_copy(e, &a, w->m, w->k, 0, a_room);
     if (b.as != AMP_F32 || b.rs != 1) ampi_small_copy(e, &b, w->n, w->k, b.rs != 1, b_room);
     x.rs    = a.rs;
@@ -6905,13 +6927,14 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     x.odd   = (size_t)w->e->pairs;
     x.in    = NULL;
     for (j = 0; j < w->n; j += e->cols)
-        for (i = 0; i < w->m; i += e->rows) {
+        for (i = 0; i < w->m; i += rows) { /* one or two rows alone would wait for their sums */
+            rows = w->m - i - e->rows - 1 < e->row_step ? e->rows - e->row_step : e->rows;
             x.a    = (const uint32_t *)ampi_at(a.x, AMP_F32, i * a.rs);
             x.b    = (const uint32_t *)ampi_at(b.x, AMP_F32, j);
-            x.rows = ampi_min(w->m - i, e->rows);
+            x.rows = ampi_min(w->m - i, rows);
             x.cols = ampi_min(w->n - j, e->cols);
             x.ld   = e->cols;
-            ampi_gemm_block(w, e, &x, i, j, 1);
+            ampi_gemm_block(w, e, &x, i, j, 0, 1);
         }
 }
 
@@ -6925,6 +6948,50 @@ static int ampi_fits(const ampi_operand *x, int of_b, size_t rows, size_t ks) {
 /* Has a product more than most multiply-adds? */
 static int ampi_work_above(size_t m, size_t n, size_t k, size_t most) {
     return (double)m * (double)n * (double)k > (double)most;
+}
+
+/* The way of a product, the first that holds; none changes a bit of FMA engines. Where each begins
+   was measured in AVX2 (blocks of R = 6 rows, C = 16 columns) and AVX-512 (12, 32). B lies along if
+   columns of op(B) are along memory's rows. Rows a multiple of 4096 bytes apart share few lines of
+   the first-level cache: those of B in AVX2, of A in AVX-512 (more than 8 at a time).
+       thin      m or n is 1; m is 2 and B along; n is 2 and A not; m up to 4, B of 16 bits
+       swapped   C' = B' A': B along, n above C, m above R (R / 3 if B shares lines) up to C, k from
+                 192, n k above 2^14. Only A is packed: B is read once, where it lies
+       small     in place: m up to 2 R (R if B shares lines), n k up to 2^20; or m n k up to 2^21
+                 (2^17 if lines are shared, m from 24); if what is turned or converted has room
+       product   packed, but for strips of A that are used once (n up to C) */
+static void ampi_way(ampi_task *w) {
+    const ampi_operand *a = &w->x[0], *b = &w->x[1];
+    const size_t        m = w->m, n = w->n, k = w->k, rows = w->e->rows, cols = w->e->cols;
+    const int           pairs = w->e->pairs, along = b->rs != 1;
+    const int           tiny     = !ampi_work_above(m, n, k, AMPI_GEMM_TINY);
+    const int           shares   = b->rs * b->cs % 1024 == 0; /* one of them is 1 */
+    const int           b_shares = !along && shares && cols <= 16;
+    const int           a_shares = !along && a->rs % 1024 == 0 && rows > 8;
+    w->run     = ampi_gemm_product;
+    w->swapped = 0;
+    if (m == 1 || n == 1) {
+        w->run = pairs || ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin
+                                                                      : ampi_gemm_small;
+    } else if (!pairs && !tiny && ((m == 2 && along) || (n == 2 && m > 2 && a->rs != 1) ||
+                                   (m <= ampi_min(n, 4) && !along && b->type != AMP_F32))) {
+        w->run = ampi_gemm_thin;
+    } else if (!pairs && along && n > cols && b->as == AMP_F32 && k >= 192 && m <= cols &&
+               m > (shares ? rows / 3 : rows) && ampi_work_above(1, n, k, AMPI_ROOM_B)) {
+        const ampi_operand of_a = *a;
+        w->x[0]    = *b;
+        w->x[1]    = of_a;
+        w->m       = n;
+        w->n       = m;
+        w->swapped = 1;
+    } else if ((pairs ? tiny && k % 2 == 0
+                      : tiny || (m <= (b_shares ? rows : 2 * rows) &&
+                                 !ampi_work_above(1, n, k, AMPI_NEAR_B)) ||
+                            !ampi_work_above(m, n, k, m >= 24 && (a_shares || b_shares)
+                                                          ? AMPI_SMALL / 16 : AMPI_SMALL)) &&
+               w->e->least == 0 && ampi_fits(a, 0, m, k) && ampi_fits(b, 1, n, k)) {
+        w->run = ampi_gemm_small;
+    }
 }
 
 /* The engine of a product (by the tier, types, compute, tf32, m, n and k alone: it makes the bits)
@@ -6949,29 +7016,18 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
     if (g->tf32 || (w->x[0].as != AMP_F32 && w->x[1].as != AMP_F32))
         w->e = ampi_engine_pairs(ampi_is_whole(w), m, n, k);
     if (!w->e) w->e = ampi_tier_now()->engine;
-    if (m == 1 || n == 1)
-        w->run = w->e->pairs || ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin
-                                                                           : ampi_gemm_small;
-    else if (!w->e->pairs && ampi_work_above(m, n, k, AMPI_GEMM_TINY) &&
-             ((m == 2 && w->x[1].rs != 1) || (n == 2 && m > 2 && w->x[0].rs != 1) ||
-              (m <= ampi_min(n, 4) && w->x[1].rs == 1 && w->x[1].type != AMP_F32)))
-        w->run = ampi_gemm_thin;
-    else if ((w->e->pairs ? k % 2 == 0 && !ampi_work_above(m, n, k, AMPI_GEMM_TINY)
-                          : (m <= w->e->rows && !ampi_work_above(1, n, k, AMPI_NEAR_B)) ||
-                                !ampi_work_above(m, n, k, AMPI_SMALL)) &&
-             w->e->least == 0 && ampi_fits(&w->x[0], 0, m, k) && ampi_fits(&w->x[1], 1, n, k))
-        w->run = ampi_gemm_small;
-    else w->run = ampi_gemm_product;
+    ampi_way(w);
     w->lead = 0; /* or every row of a tile is in two lines; where k is long, it gains less */
     if (w->e->use_tiles && n >= 256 && k <= 256 && bytes * (g->ldc | g->stride_c) % 64 == 0)
         w->lead = (uintptr_t)g->c % 64 / bytes;
 }
 
-/* To so many elements behind its matrices. */
+/* To so many elements behind A, B and C. */
 static void ampi_task_move(ampi_task *w, size_t a, size_t b, size_t c) {
-    w->x[0].x = ampi_at(w->x[0].x, w->x[0].type, a);
-    w->x[1].x = ampi_at(w->x[1].x, w->x[1].type, b);
-    w->c      = ampi_to(w->c, w->g->c_type, c);
+    ampi_operand *of_a = &w->x[w->swapped], *of_b = &w->x[!w->swapped];
+    of_a->x = ampi_at(of_a->x, of_a->type, a);
+    of_b->x = ampi_at(of_b->x, of_b->type, b);
+    w->c    = ampi_to(w->c, w->g->c_type, c);
 }
 
 /* The products of a batch, or of a thread's share of them. */
@@ -7003,9 +7059,9 @@ static void ampi_gemm_share(ampi_task *w) {
 /* Share t of all: products of the batch, or a slice of the longer side of C. 0: nothing is left. */
 static int ampi_gemm_split(ampi_task *w, size_t t, size_t all) {
     const amp_gemm_args *g     = w->g;
-    const int            batch = w->count > 1, rows = w->m >= w->n;
-    size_t              *side  = batch ? &w->count : rows ? &w->m : &w->n;
-    const size_t         unit  = batch ? 1 : rows ? w->e->rows : w->e->cols;
+    const int            batch = w->count > 1, tall = w->m >= w->n, rows = tall && !w->swapped;
+    size_t              *side  = batch ? &w->count : tall ? &w->m : &w->n;
+    const size_t         unit  = batch ? 1 : tall ? w->e->rows : w->e->cols;
     const size_t         share = ampi_up((*side + all - 1) / all, unit), from = t * share;
     if (from >= *side) return 0;
     *side = ampi_min(share, *side - from);
@@ -7015,7 +7071,7 @@ static int ampi_gemm_split(ampi_task *w, size_t t, size_t all) {
     } else if (rows) {
         ampi_task_move(w, from * w->x[0].rs, 0, from * g->ldc);
     } else {
-        ampi_task_move(w, 0, from * w->x[1].rs, from);
+        ampi_task_move(w, 0, from * w->x[!w->swapped].rs, from);
         if (w->bias) w->bias = ampi_at(w->bias, g->bias_type, from);
     }
     return 1;
@@ -9195,7 +9251,8 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
     b += odd * x->ldb;
     for (k = 0; k < x->words; k += x->piece) {
         const size_t n = ampi_min(x->words - k, x->piece);
-        if (whole && R * C == 6 * AMPI_ROW_STEP && n == AMPI_DEEP) { /* or counting takes time */
+        if (whole && R * C == 6 * AMPI_ROW_STEP && n == AMPI_DEEP &&
+            !(AMPI_PASS & AMPI_PASS_PLAIN)) { /* or counting takes time: not in plain C */
             AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, p++, b += ldb) {
                 AMPI_(add_word)(s, p, a, rs, b, last, R, C, whole);
             }

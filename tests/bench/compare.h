@@ -15,6 +15,7 @@ typedef struct row {
     size_t      n;           /* elements                                                             */
     size_t      m, cols, k;  /* of a product                                                         */
     int         trans_a, trans_b, tf32;
+    size_t      lda, ldb, ldc; /* 0: packed                                                         */
     size_t      count;       /* of a batch                                                           */
     int         kind;        /* of a step: 0 yours, 1 AdamW, 2 SGD, 3 Lion                           */
     const char *storage;     /* its format, a name of AMP_STORAGE_LIST; or NULL                      */

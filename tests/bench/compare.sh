@@ -1,8 +1,8 @@
 # Compare the speed of two versions of amp.h, each a file or a commit, in one program. compare.c says what it
-# prints and when it fails.
-# usage: [CC=...] [CFLAGS=...] compare.sh DIRECTORY NEW REF [WORDS...]    in the repository's root
+# prints and when it fails. With TIERS, sweep.c runs in each of them, and REF may be empty.
+# usage: [CC=...] [CFLAGS=...] [TIERS=...] compare.sh DIRECTORY NEW REF [WORDS...]    in the repository's root
 dir=$1 new=$2 ref=$3
-[ -n "$ref" ] || { echo 'usage: make bench-compare REF=commit [ARGS="words of rows"]' >&2; exit 2; }
+[ -n "$ref$TIERS" ] || { echo 'usage: make bench-compare REF=commit [ARGS="words of rows"]' >&2; exit 2; }
 shift 3
 # -I finds <amp.h>, which includes itself by the same name. Aligned, equal functions are equally fast.
 side() { # NAME VERSION
@@ -13,6 +13,12 @@ side() { # NAME VERSION
         -c tests/bench/compare_side.c -o "$dir/$1.o" || exit 2
 }
 side new "$new"
-side ref "$ref"
+[ -z "$ref" ] || side ref "$ref"
+if [ -n "$TIERS" ]; then
+    [ -n "$ref" ] && ref=$dir/ref.o || ref=-DALONE
+    ${CC:-cc} -std=c99 -O3 -march=native -ffp-contract=fast tests/bench/sweep.c "$dir/new.o" "$ref" -o "$dir/sweep" -lm -ldl || exit 2
+    for tier in $TIERS; do "$dir/sweep" $tier "$@" || exit; done
+    exit
+fi
 ${CC:-cc} -std=c99 -O2 tests/bench/compare.c "$dir/new.o" "$dir/ref.o" -o "$dir/compare" -lm || exit 2
 "$dir/compare" "$@"

@@ -107,6 +107,7 @@ static void run(const row *r) {
         g.trans_a = r->trans_a, g.trans_b = r->trans_b, g.tf32 = r->tf32;
         g.m = r->m, g.n = r->cols, g.k = r->k, g.count = r->count;
         g.a = r->a, g.b = r->b, g.c = r->c;
+        g.lda = r->lda, g.ldb = r->ldb, g.ldc = r->ldc;
         g.a_type = g.b_type = type;
         if (r->count > 1) g.stride_a = r->m * r->k, g.stride_b = r->k * r->cols, g.stride_c = r->m * r->cols;
 #if AT_LEAST(6)

@@ -1289,14 +1289,21 @@ static void *guarded_matrix(int which, size_t n, amp_dtype type, int kind, int a
 /* One of m, n, k up to 130, in any way, beside the model; where fp32 counts as 16 bits, beside it on casts. */
 static void guarded_one(int rule) {
     amp_gemm_args  g = bits_problem(0, 0), cast;
-    const int      kind = (int)random_below(3), at_end = random_below(3) != 0, round = (int)random_below(3);
+    const int      kind = (int)random_below(3), at_end = random_below(3) != 0;
     const int      memory = (int)random_below(BITS_MEMORIES);
+    int            round  = (int)random_below(3);
     const size_t   c_size = size_of(g.c_type), most = bits_coin() ? 130 : 20;
     size_t         an, bn, cn, room;
     unsigned char *old, *a16 = NULL, *b16 = NULL;
     amp_backend    backend;
     g.m = 1 + random_below(most), g.n = 1 + random_below(most), g.k = 1 + random_below(bits_coin() ? 130 : 20);
     if (random_below(8) == 0) *(bits_coin() ? &g.m : &g.n) = 1 + random_below(4);
+    if (random_below(8) == 0) { /* few rows, of a B whose rows lie along k; or few columns */
+        g.m = 3 + random_below(bits_coin() ? 15 : 32), g.n = 20 + random_below(110), g.k = 185 + random_below(500);
+        if (random_below(3)) g.trans_b = 1;
+        else g.n = g.m, g.m = 130 + random_below(130), g.k += 400;
+        if (random_below(3)) g.a_type = g.b_type = AMP_F32, round = 0;
+    }
     g.lda = (g.trans_a ? g.m : g.k) + random_below(3) * random_below(9);
     g.ldb = (g.trans_b ? g.k : g.n) + random_below(3) * random_below(9);
     g.ldc = g.n + random_below(3) * random_below(9);
@@ -1321,7 +1328,8 @@ static void guarded_one(int rule) {
     room = amp_gemm_workspace(g.m, g.n, g.k);
     if (memory == BITS_WORKSPACE) backend.workspace = guarded(GUARD_SPACE, room, at_end), backend.workspace_size = room;
     white_malloc_fails = memory == BITS_STACK;
-    CHECK_EQ_INT(backend.functions->gemm_fn(&backend, &g), AMP_OK);
+    if (memory == BITS_MALLOC && bits_coin()) CHECK(white_gemm_shares(&g, 3));
+    else CHECK_EQ_INT(backend.functions->gemm_fn(&backend, &g), AMP_OK);
     white_malloc_fails = 0;
     cast = g;
     if (round) {
@@ -1336,7 +1344,7 @@ static void guarded_one(int rule) {
     free(old), free(a16), free(b16);
 }
 
-TEST(guarded, "law 11: random products of up to 130 rows, columns and k, in every type, way and tier, have the model's bits, "
+TEST(guarded, "law 11: random products of up to 260 rows, 130 columns and 1,100 k, in every type, way and tier, have the model's bits, "
               "and touch no page beside their matrices and their workspace (AMP_PRODUCTS: how many)") {
     static const struct { const char *tier; int rule; } tiers[] = {
         {"c", BITS_C}, {"avx2", BITS_FMA}, {"avx512", BITS_FMA}, {"avx512_bf16", BITS_PAIRS}, {"amx", BITS_TILES},
