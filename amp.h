@@ -2225,22 +2225,22 @@ AMPI_FN void ampi_record_step(const amp_plan *plan);
 AMPI_FN void ampi_decide(const amp_plan *plan) {
     ampi_control  *c         = plan->control;
     amp_scaler    *s         = plan->scaler;
+    amp_scaler     next      = *s;
     const double   beta1     = c->beta1, beta2 = c->beta2;
     const double   max_norm  = ampi_double(c->rates.max_norm);
     const uint64_t step      = c->gate.step, skipped = c->skipped, in_a_row = c->skipped_in_a_row;
-    const uint32_t asked     = c->maxima[0], largest = c->maxima[1];
-    const uint32_t disabled  = s->disabled;
-    const float    inv       = ampi_inv_scale(s->scale);
+    const uint32_t asked     = c->maxima[0], largest = c->maxima[1], huge = c->huge;
+    const uint32_t disabled  = next.disabled;
+    const float    inv       = ampi_inv_scale(next.scale);
     const double   norm      = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
     float          clip      = 1.0f, inv_scale;
     uint32_t       bad       = asked != 0u, skips, unscaled;
-    amp_scaler     next;
     if (max_norm > 0.0) {
         const double factor = ampi_div64(max_norm, ampi_add64(norm, 1e-6));
         if (factor < 1.0) clip = ampi_single(factor);
     }
     inv_scale = ampi_mul(inv, clip);
-    bad |= (uint32_t)ampi_product_overflows(s, largest, inv);
+    bad |= (uint32_t)ampi_product_overflows(&next, largest, inv);
     bad |= (uint32_t)((ampi_bits_of_f32(inv_scale) & 0x7fffffffu) == 0u);
     skips = disabled ? (asked & AMPI_BAD_ROW) != 0u : bad;
     if (plan->new_lr) c->rates.lr = plan->lr;
@@ -2256,8 +2256,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     c->gate.step        = step + !skips;
     c->moves            = !plan->shared;
     unscaled            = ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(largest), inv_scale));
-    c->huge |= !skips && unscaled >= 0x5f000000u; /* 2^63 */
-    next                = *s;
+    c->huge             = huge | (!skips && unscaled >= 0x5f000000u); /* 2^63 */
     if (!skips) ampi_numbers(&c->rates, beta1, beta2, step + 1, plan->kind), c->f16_overflows = 0u;
     if (!plan->shared) {
         s->found_inf   = 0u; /* what is written from here on is for the next step */
