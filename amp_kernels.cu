@@ -791,6 +791,8 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
         if (!careful) {
             for (; row + ROWS <= full; row += ROWS)
                 ampi_take_rows<TYPE, WARPS, ROWS>(&f, mine, row);
+            for (; row + ROWS / 2 <= full; row += ROWS / 2) /* each batch of loads is waited for */
+                ampi_take_rows<TYPE, WARPS, ROWS / 2>(&f, mine, row);
             for (; row < full; row++) ampi_take_rows<TYPE, WARPS, 1>(&f, mine, row);
             ampi_take_ragged<PER_LOAD>(&f, grads, head, full, rows, count, false, 1.0f);
         }

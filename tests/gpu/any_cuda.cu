@@ -273,7 +273,7 @@ static void add_tensors(training *r) {
     for (size_t i = 0; i < count; i++) {
         tensor      &x = r->tensors[i];
         const size_t unaligned = r->has(BY_BYTES) ? 1 : 0;
-        x.n         = r->has(MANY) ? 1 + i % 40 : r->has(LARGE) ? 8200 + i : usual[i];
+        x.n         = r->has(MANY) ? 1 + i % 40 : r->has(LARGE) ? 8200 + 24 * i : usual[i];
         x.grad_type = r->has(MIXED) ? (amp_dtype)(i % 3) : r->of.grad;
         if (r->has(ROWS | MANY_ROWS) && i == 0) {
             x.n = r->has(MANY_ROWS) ? 9000 * LENGTH : 300 * LENGTH;
