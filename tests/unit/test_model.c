@@ -1414,6 +1414,7 @@ static void call_session(int what, int i) {
     if (what <= 1) {
         memset(&of, 0, sizeof of);
         of.num_bytes = 1 << 16;
+        of.dtype     = AMP_F16;
         of.allocator = memory;
         SAME("session_start", amp_session_start(&the_session, &of),
              w.session.runs ? AMP_ERROR_BAD_STATE : AMP_OK);
