@@ -5242,6 +5242,14 @@ static AMPI_NOINLINE int ampi_encode_moment(const ampi_stored *m, int second, co
     return 1;
 }
 
+/* Are a tensor's rates finite? (Where a file has brought what is not, steps go on.) */
+static AMPI_NOINLINE int ampi_rates_ok(const ampi_slot *s, float lr) {
+    const float decay = lr * s->lr_scale * s->weight_decay; /* inf * 0: NaN */
+    return !ampi_nonfinite(ampi_bits_of_f32(decay)) ||
+           ampi_nonfinite(ampi_load_u32(&s->lr_scale, 0)) ||
+           ampi_nonfinite(ampi_load_u32(&s->weight_decay, 0));
+}
+
 AMPI_COLD_BEGIN
 
 /* Does one job of a step, on all tensors. */
@@ -5316,14 +5324,6 @@ AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t 
     const int there = opt && opt->plan && opt->plan->summed;
     if (n) *n = there ? (size_t)opt->plan->num_chunks : 0;
     return there ? opt->plan->sums : NULL;
-}
-
-/* Are a tensor's rates finite? (Where a file has brought what is not, steps go on.) */
-static AMPI_NOINLINE int ampi_rates_ok(const ampi_slot *s, float lr) {
-    const float decay = ampi_mul(ampi_mul(lr, s->lr_scale), s->weight_decay); /* inf * 0: NaN */
-    return !ampi_nonfinite(ampi_bits_of_f32(decay)) ||
-           ampi_nonfinite(ampi_load_u32(&s->lr_scale, 0)) ||
-           ampi_nonfinite(ampi_load_u32(&s->weight_decay, 0));
 }
 
 static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {

@@ -48,6 +48,7 @@ int main(void) {
     amp_optimizer_free(&opt);
     memset(&of, 0, sizeof of);
     of.num_bytes = 4096;
+    of.dtype     = AMP_F16;
     failed |= amp_session_start(&session, &of) != AMP_ERROR_INVALID_ARGUMENT;
     of.allocator = desc.allocator;
     failed |= amp_session_start(&session, &of) != AMP_OK;
