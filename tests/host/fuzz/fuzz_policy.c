@@ -178,8 +178,8 @@ static void check_text(amp_autocast *ac, const char *text) {
     } else {
         PROPERTY(result == AMP_ERROR_PARSE, "a text is understood or AMP_ERROR_PARSE");
         PROPERTY(memcmp(ac, &before, sizeof before) == 0, "AMP_ERROR_PARSE changes nothing");
-        PROPERTY(sscanf(amp_problem(), "text, character %u: ", &position) == 1 && position <= strlen(text),
-                 "the position is told, and within the text");
+        PROPERTY(sscanf(amp_problem(), "text, character %u: ", &position) == 1 && position - 1 <= strlen(text),
+                 "the position is told, from 1, and within the text or at its end");
     }
     check_words(&before, ac, text, result);
 }
