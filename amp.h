@@ -190,7 +190,7 @@
                            unless it is thin or tiny; on Apple also in a scope: >>api autocast
        AMP_CBLAS_DROP_IN   also where you call it, after your <cblas.h>: >>api cblas
        AMP_CUBLAS          or AMP_CUBLAS_DROP_IN: likewise, after <cublas_v2.h>: >>api sgemm
-       -O2                 with it: clang -O0 makes fp32 40 to 80 times slower. gcc needs none
+       -O2                 with it: clang -O0 makes fp32 20 to 80 times slower. gcc needs none
        AMP_DEBUG           with it: gcc -O0 leaves amp.h to a debugger (fp32 25 times slower),
                            gcc -O0 -fsanitize=undefined compiles it in seconds, not minutes
        -fopenmp            with it: threads share the work on large arrays. A child of fork
