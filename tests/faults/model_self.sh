@@ -46,7 +46,7 @@ if [ -z "$PLANT_ONLY" ]; then
 fi
 
 # Ranks, and runs of other programs
-fault 'the largest magnitude of one rank counts' ampi_decide 's/\(s, largest, inv\)/(s, 0u, inv)/'
+fault 'the largest magnitude of one rank counts' ampi_decide 's/\(&next, largest, inv\)/(\&next, 0u, inv)/'
 fault 'an overflow of another rank does not skip' ampi_decide \
     's/asked != 0u, skips/asked == 1u, skips/'
 fault 'an error of reduce_fn is lost' ampi_reduce_ranks 's/result  *= opt->desc.reduce_fn\(/(void)opt->desc.reduce_fn(/'
