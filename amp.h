@@ -28,7 +28,7 @@
        }
 
    Define AMP_IMPLEMENTATION in one source file, best one of its own, compiled with -O2 or more.
-   All other files just #include "amp.h". To test a change, run make test (tests/README.md).
+   All other files just #include "amp.h". To test a change: make test, make ci (tests/README.md).
 
    CONTENTS  Part 1, the interface, ends at >>core. Search for >>words, >>api layers.
        >>words  >>steps  >>numbers  >>memory  >>errors  >>options  >>gpu  >>promises
@@ -36,7 +36,7 @@
                   optional: cuda, control, gemm, ranks, sparse, report, storage, capability,
                   autocast, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
-       >>impl     the code, by the same names; instruction sets (tiers) last. AVX2's product is
+       >>impl     the code, mostly so named; instruction sets (tiers) last. AVX2's product is
                   in >>impl kernels; make tier TIER=avx2 WORD=sums prints it without macros
 
    WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 masters
@@ -59,10 +59,10 @@
        gate             what a check decided, for your kernels: skip or not, and 1 / loss scale
        tier             the instruction set that functions on the CPU use: amp_cpu_tier()
        policy           a table of ops and their types; an override is your exception to it
-       scope            the code from amp_autocast_push to _pop, where a policy holds for the
-                        thread's current autocast. amp_session_start opens one. You need one
-                        only if amp.h shall choose types, or for exact fp32 in a session:
-                        there an AMP_F32 of amp_linear may be rounded, too
+       scope            the code from amp_autocast_push to _pop, where the thread's current
+                        autocast applies its policy. amp_session_start opens one. You need one
+                        only if amp.h shall choose types, or (AMP_AUTOCAST_OFF) for exact
+                        fp32 in a session, where amp_linear may round AMP_F32, too
 
    >>steps  One iteration, which ends with a step (3 to 5):
 
@@ -74,10 +74,10 @@
 
    A gradient that is inf or NaN is no error. The step is skipped: weights, model copies, moments
    and step count keep every bit, the scale backs off, status.did_step is 0. Gradients stay as
-   they are: set desc.zero_grad if backward adds to them. amp_optimizer_stats says of a gradient
-   whether it was, and where. status.stuck is 1 from 40 skips in a row on. desc.scaler.disabled
-   turns skipping off. Products check nothing: with neither a step nor amp_scaler, a NaN reaches
-   the weights.
+   they are: set desc.zero_grad if backward adds to them. amp_optimizer_stats says whether
+   gradient i was, and where. status.stuck is 1 after at most 40 skips in a row.
+   desc.scaler.disabled turns skipping off. Products check nothing: with neither a step nor
+   amp_scaler, a NaN reaches the weights.
 
    Your own optimizer, after amp_optimizer_init, _add for each tensor, and _prepare. For bf16 set
    desc.dtype = AMP_BF16 and desc.scaler.preset = AMP_PRESET_NONE:
@@ -99,7 +99,7 @@
 
    To resume, prepare as before and call amp_optimizer_load_file: the run goes on with the same
    bits. The file has masters, scale, step count, the moments of desc.kind, and the numbers of
-   desc and tensors (max_norm, weight_decay, the scaler's), which replace those of the program.
+   desc and tensors (lr, max_norm, weight_decay, scaler), which replace yours: >>api state.
    Give each tensor a name: a load compares them. Moments of your own are in it if you add them
    as tensors with frozen and keep_fp32; one that you forget starts at 0, and nothing tells. Save
    your data's order yourself and, for inference in 16 bits, the copies: amp_optimizer_model.
@@ -114,7 +114,7 @@
    has 8 and 7: largest 3.4e38, as in fp32, least 9.2e-41. Conversions round to nearest, ties to
    even. Overflow gives inf; subnormals are kept. A NaN becomes quiet and keeps the top bits of
    its payload, as in the F16C instructions (bf16 to fp32 only appends zero bits). -Ofast,
-   flush-to-zero and the rounding mode change no bit.
+   flush-to-zero and the rounding mode change no bit, with the exceptions below.
 
    A step rounds each product and each sum by itself, and sums the norm in one fixed order. While
    amp.h computes, rounding is to nearest, subnormals count and floating-point traps are masked;
@@ -555,7 +555,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* A state is what decides how training goes on: masters, moments, step count, scaler, learning
    rate (which stays if the file has none), the numbers of the desc and of tensors. Not in the
-   file: gradients, what your optimizer stores, your data's order, and model copies, which are
+   file: gradients, moments that you did not add, your data's order, and model copies, which are
    written from masters, so dtype may differ. The format is version 1, the same on all machines
    (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
 
