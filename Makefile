@@ -203,7 +203,7 @@ $(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/support/ge
 	    $(CC) -fopenmp -x c - -o $@ > /dev/null 2>&1; then openmp=-fopenmp; fi; \
 	    $(CC) -std=c99 -O3 -march=native $$openmp $(WARN) -I. $< -o $@ -lm
 
-$(BUILD)/bench_small: tests/bench/small.c tests/bench/clock.h amp.h | $(BUILD)
+$(BUILD)/bench_small: tests/bench/small.c tests/bench/blas.h tests/bench/clock.h amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 -O3 -march=native -ffp-contract=fast $(WARN) -I. $< -o $@ -lm -ldl
 

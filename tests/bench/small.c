@@ -15,11 +15,11 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "blas.h"
 #include "clock.h"
 
 enum { ROOM = 1 << 22, MOST = 201 };
@@ -34,21 +34,6 @@ static void          *a[3], *b[3]; /* the same numbers in each type */
 static float         *c;
 static int            rounds = 51;
 static amp_gemm_args  g; /* the product of a row */
-
-static void (*blas)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda,
-                    const float *b, int ldb, float beta, float *c, int ldc);
-
-static void find_blas(const char *tier) {
-    static const char *const names[] = {"libopenblas.so.0", "libopenblas.so", "libopenblas.dylib"};
-    size_t i;
-    void  *library = NULL, *symbol = NULL;
-    setenv("OPENBLAS_CORETYPE", strcmp(tier, "avx2") == 0 ? "HASWELL" : "SKYLAKEX", 0);
-    setenv("OPENBLAS_NUM_THREADS", "1", 1);
-    for (i = 0; i < sizeof names / sizeof names[0] && !library; i++) library = dlopen(names[i], RTLD_NOW);
-    if (library) symbol = dlsym(library, "cblas_sgemm");
-    if (symbol) memcpy(&blas, &symbol, sizeof blas); /* C has no cast from an object's pointer to a function's */
-    else printf("skip BLAS: no libopenblas\n");
-}
 
 /* Two orders, of which the faster one counts: of rows of B, if they are that, or a sum after the other. */
 static void loop_rows(void) {

@@ -8,13 +8,13 @@
    usage: sweep TIER [rounds]    compare.sh links it with a version, or with two                       */
 
 #define _POSIX_C_SOURCE 200809L
-#include <dlfcn.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "blas.h"
 #include "clock.h"
 #include "compare.h"
 
@@ -29,21 +29,6 @@ static row               now;
 static const char       *tier;
 static int               rounds = 15, num_results;
 static result            results[MOST];
-
-static void (*blas)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda,
-                    const float *b, int ldb, float beta, float *c, int ldc);
-
-static void find_blas(void) {
-    static const char *const files[] = {"libopenblas.so.0", "libopenblas.so", "libopenblas.dylib"};
-    size_t i;
-    void  *library = NULL, *symbol = NULL;
-    setenv("OPENBLAS_CORETYPE", strcmp(tier, "avx2") == 0 ? "HASWELL" : "SKYLAKEX", 0);
-    setenv("OPENBLAS_NUM_THREADS", "1", 1);
-    for (i = 0; i < sizeof files / sizeof files[0] && !library; i++) library = dlopen(files[i], RTLD_NOW);
-    if (library) symbol = dlsym(library, "cblas_sgemm");
-    if (symbol) memcpy(&blas, &symbol, sizeof blas); /* C has no cast from an object's pointer to a function's */
-    else printf("skip blas: no libopenblas\n");
-}
 
 /* By rows of B where they lie side by side, or a sum after the other. */
 static void loop_rows(void) {
@@ -237,7 +222,7 @@ int main(int argc, char **argv) {
 #endif
     for (i = 0; i < ROOM; i++) a[i] = b[i] = (float)(i * 2654435761u >> 8 & 0xffffu) * 1e-5f - 0.3f;
     print_machine(side_new.version, tier);
-    find_blas();
+    find_blas(tier);
     shapes();
     steps();
     for (s = 1; s < SIDES; s++) {
