@@ -3122,8 +3122,10 @@ typedef struct ampi_arrays {
 
 /* Loops over elements i to end of arrays. */
 typedef struct ampi_loops {
-    /* 16 bits to fp32, or back; large arrays are written around the cache */
-    void (*convert)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i, size_t end);
+    /* 16 bits to fp32, or back; large arrays are written around the cache. over, if not NULL: fp32
+       is cast to fp16; its sign bit is set if an element becomes inf or NaN */
+    void (*convert)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i, size_t end,
+                    uint32_t *over);
     /* returns fp32 bits of the largest magnitude, inf and NaN included; adds the number of zeros
        to zeros and, unless lanes is NULL, squares to lanes; element 0 belongs to lane 0 */
     uint32_t (*scan)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
@@ -3219,13 +3221,13 @@ AMPI_HOST size_t ampi_block_groups(size_t n) {
 
 /* Counts copies that become inf or NaN. */
 static AMPI_NOINLINE void ampi_count_overflows(unsigned long long *sum, const void *x, size_t n) {
-    size_t   zeros = 0;
-    uint32_t more;
-    if (ampi_loops_now()->scan(x, AMP_F32, 0, n, NULL, &zeros) < AMPI_F16_INF_FROM) return;
-    more = ampi_f16_overflows(x, n);
+    const uint32_t more = ampi_f16_overflows(x, n);
     AMPI_OPENMP(omp atomic)
     *sum += more;
 }
+
+/* Bits whose sign is set if a magnitude of fp32 is inf or NaN in fp16. */
+#define AMPI_OVER_F16(size) (AMPI_F16_INF_FROM - 1u - (size))
 
 /* Plain C: vectors of one number. */
 
@@ -3262,9 +3264,13 @@ AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
 #define AMPI_PASS AMPI_PASS_PLAIN
 
 AMPI_IN size_t ampi_cast_as(void *dst, const amp_dtype to, const void *src, const amp_dtype from,
-                            size_t i, size_t last, int around) {
+                            size_t i, size_t last, int around, uint32_t *over) {
     (void)around;
-    for (; i < last; i++) ampi_store(dst, to, i, ampi_load(src, from, i));
+    for (; i < last; i++) {
+        const uint32_t x = ampi_load(src, from, i);
+        ampi_store(dst, to, i, x);
+        if (over) *over |= AMPI_OVER_F16(x & 0x7fffffffu);
+    }
     return i;
 }
 
@@ -3330,19 +3336,34 @@ AMPI_LOOP void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type,
     if (i < end) ampi_accumulate_from(sums, x, type, i, end);
 }
 
+AMPI_IN uint32_t AMPI_(any)(AMPI_U u) { /* the lanes' bits in one word */
+    uint32_t lane[AMPI_W], any = 0;
+    size_t   k;
+    AMPI_(put)(lane, 0, AMPI_(from_bits)(u));
+    for (k = 0; k < AMPI_W; k++) any |= lane[k];
+    return any;
+}
+
 #if AMPI_W > 1
 
 AMPI_IN size_t AMPI_(cast_as)(void *dst, const amp_dtype to, const void *src, const amp_dtype from,
-                              size_t i, size_t end, int around) {
+                              size_t i, size_t end, int around, uint32_t *over) {
+    AMPI_U any = AMPI_(u32)(0);
     size_t k;
     for (; end - i >= AMPI_WHOLE; i += AMPI_WHOLE)
         AMPI_UNROLL for (k = 0; k < AMPI_WHOLE; k += AMPI_W) {
             const AMPI_V x = AMPI_(get_as)(src, from, i + k);
+            if (over) any |= AMPI_OVER_F16(AMPI_(size)(AMPI_(bits)(x)));
             if (!around) AMPI_(put_as)(dst, to, i + k, x);
             else if (to == AMP_F32) AMPI_(around)(dst, i + k, x);
             else AMPI_(around16)(dst, i + k, AMPI_(narrowed)(x, to));
         }
-    for (; end - i >= AMPI_W; i += AMPI_W) AMPI_(put_as)(dst, to, i, AMPI_(get_as)(src, from, i));
+    for (; end - i >= AMPI_W; i += AMPI_W) {
+        const AMPI_V x = AMPI_(get_as)(src, from, i);
+        if (over) any |= AMPI_OVER_F16(AMPI_(size)(AMPI_(bits)(x)));
+        AMPI_(put_as)(dst, to, i, x);
+    }
+    if (over) *over |= AMPI_(any)(any);
     return i;
 }
 
@@ -3395,25 +3416,26 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
 
 /* Casts align what they write, unless there is little; large ones write around the cache. */
 AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
-                                size_t end) {
+                                size_t end, uint32_t *over) {
     const int    wide   = to == AMP_F32;
     const size_t most   = AMPI_W > 1 ? end - i : 0; /* for vectors */
     const int    large  = most >= AMPI_STREAM && dst != src;
     const int    around = large && ((uintptr_t)dst & (wide ? 3 : 1)) == 0;
     const void  *first  = ampi_at(dst, to, i);
     const size_t head   = i + (most < 4096 ? 0 : ampi_head(first, wide ? 4 : 2, most));
-    if (i < head) ampi_cast_from(dst, to, src, from, i, head);
+    if (i < head) ampi_cast_from(dst, to, src, from, i, head, over);
     if (to == AMP_F32 && from == AMP_F16)
-        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_F16, head, end, around);
+        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_F16, head, end, around, NULL);
     else if (to == AMP_F32)
-        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_BF16, head, end, around);
+        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_BF16, head, end, around, NULL);
     else if (to == AMP_F16)
-        i = AMPI_(cast_as)(dst, AMP_F16, src, AMP_F32, head, end, around);
+        i = over ? AMPI_(cast_as)(dst, AMP_F16, src, AMP_F32, head, end, 0, over)
+                 : AMPI_(cast_as)(dst, AMP_F16, src, AMP_F32, head, end, around, NULL);
     else
-        i = AMPI_(cast_as)(dst, AMP_BF16, src, AMP_F32, head, end, around);
+        i = AMPI_(cast_as)(dst, AMP_BF16, src, AMP_F32, head, end, around, NULL);
     if (around) ampi_fence();
     AMPI_(done)();
-    if (i < end) ampi_cast_from(dst, to, src, from, i, end);
+    if (i < end) ampi_cast_from(dst, to, src, from, i, end, over);
 }
 
 AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *random) {
@@ -3427,8 +3449,8 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
     const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
     const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
     const AMPI_V    f     = AMPI_(splat)(b.x.factor);
-    AMPI_U          most  = AMPI_(u32)(0);
-    float           largest[AMPI_W];
+    AMPI_U          over  = AMPI_(u32)(0);
+    uint32_t        any;
     size_t          i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_V g = AMPI_(unscaled)(b.x.grad, b.x.grad_type, i, f);
@@ -3449,11 +3471,11 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
         if (has_v && bf16) AMPI_(put_bf16)(b.v, i, v, b.v_random);
         else if (has_v) AMPI_(put)(b.v, i, v);
         if (b.model) AMPI_(put_as)(b.model, b.x.model_type, i, p);
-        most = AMPI_(most)(most, AMPI_(size)(AMPI_(bits)(p)));
+        over |= AMPI_OVER_F16(AMPI_(size)(AMPI_(bits)(p)));
     }
-    AMPI_(put)(largest, 0, AMPI_(from_bits)(most));
+    any = AMPI_(any)(over);
     AMPI_(done)();
-    if (b.model && b.x.model_type == AMP_F16 && ampi_f16_overflows(largest, AMPI_W))
+    if (b.model && b.x.model_type == AMP_F16 && any >> 31)
         ampi_count_overflows(b.x.f16_overflows, b.p, b.n);
 }
 AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
@@ -3668,7 +3690,7 @@ static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, 
     if (to == from) {
         if (n) memmove(dst, src, n * amp_dtype_size(to));
     } else if (to == AMP_F32 || from == AMP_F32) {
-        ampi_loops_now()->convert(dst, to, src, from, 0, n);
+        ampi_loops_now()->convert(dst, to, src, from, 0, n, NULL);
     } else {
         for (i = 0; i < n; i += count) {
             count = ampi_min(n - i, AMPI_PIECE);
@@ -5118,14 +5140,19 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
 static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job job, size_t i,
                               size_t n) {
     const void *master = ampi_at(s->master.data, AMP_F32, i);
+    void       *model  = ampi_to(s->model, s->model_type, i);
+    uint32_t    over   = 0;
     switch (job) {
     case AMPI_JOB_DECIDE: break; /* has no chunks */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
         if (ampi_is_encoded(&s->master)) break;
-        if (s->model_type == AMP_F16) /* a chunk stays in the second-level cache for the cast */
-            ampi_count_overflows(&plan->control->f16_overflows, master, n);
-        ampi_cast(ampi_to(s->model, s->model_type, i), s->model_type, master, AMP_F32, n);
+        if (s->model_type != AMP_F16) {
+            ampi_cast(model, s->model_type, master, AMP_F32, n);
+        } else {
+            ampi_loops_now()->convert(model, AMP_F16, master, AMP_F32, 0, n, &over);
+            if (over >> 31) ampi_count_overflows(&plan->control->f16_overflows, master, n);
+        }
         break;
     case AMPI_JOB_UNSCALE:
         ampi_loops_now()->unscale(ampi_to(s->unscaled, AMP_F32, i),
@@ -7573,7 +7600,7 @@ typedef struct ampi_sample {
 
 static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
     size_t i, k;
-    (void)ampi_loops_now()->scan(x, AMP_F32, 0, n, NULL, &s->zeros);
+    ampi_loops_now()->scan(x, AMP_F32, 0, n, NULL, &s->zeros);
     for (i = 0; i + 4 <= n; i += 4) {
         AMPI_UNROLL for (k = 0; k < 4; k++) s->table[k][x[i + k] >> 23 & 255u]++;
     }
@@ -10052,10 +10079,10 @@ AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, s
 
 /* Casts to bf16 by the instruction, unless there are subnormals. */
 AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
-                                 size_t end) {
+                                 size_t end, uint32_t *over) {
     if (to == AMP_BF16 && from == AMP_F32 && end - i < AMPI_STREAM) { /* else around the cache */
         const size_t head = i + ampi_head(ampi_at(dst, AMP_BF16, i), 2, end - i);
-        ampi_cast_from(dst, to, src, from, i, head);
+        ampi_cast_from(dst, to, src, from, i, head, NULL);
         for (i = head; end - i >= 32; i += 32) {
             const ampi_x16 x = ampi_get_avx512(src, i), y = ampi_get_avx512(src, i + 16);
             if (ampi_any_subnormal(x, y)) {
@@ -10067,7 +10094,7 @@ AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_d
         }
         ampi_done_avx512();
     }
-    ampi_cast_from_avx512(dst, to, src, from, i, end);
+    ampi_cast_from_avx512(dst, to, src, from, i, end, over);
 }
 
 AMPI_AVX512 ampi_x16 ampi_splat_pairs(float x) { return ampi_splat_avx512(x); }
