@@ -76,8 +76,7 @@
    and step count keep every bit, the scale backs off, status.did_step is 0. Gradients stay as
    they are: set desc.zero_grad if backward adds to them. amp_optimizer_stats says whether
    gradient i was, and where. status.stuck is 1 after at most 40 skips in a row.
-   desc.scaler.disabled turns skipping off. Products check nothing: with neither a step nor
-   amp_scaler, a NaN reaches the weights.
+   desc.scaler.disabled turns skipping off. Products check nothing: a NaN passes through.
 
    Your own optimizer, after amp_optimizer_init, _add for each tensor, and _prepare. For bf16 set
    desc.dtype = AMP_BF16 and desc.scaler.preset = AMP_PRESET_NONE:
@@ -90,25 +89,22 @@
    amp_scaler_unscale on each gradient, steps if found_inf is 0, and calls amp_scaler_update.
 
    bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE has a scale of 1 and still
-   skips. AMP_PRESET_DEFAULT starts at 65536 in every dtype, and a step is AMP_ERROR_BAD_STATE
-   until you have called amp_optimizer_loss_scale, _loss_scale_ptr or _scaler.
+   skips. AMP_PRESET_DEFAULT starts at 65536 in every dtype, and a step asks that you read it.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1, as torch does.
    norm is that of all unscaled gradients together. A skipped step clips nothing; its status.norm
    is that of the finite elements. status.steps counts the steps taken: use it for Adam's t.
 
    To resume, prepare as before and call amp_optimizer_load_file: the run goes on with the same
-   bits. The file has masters, scale, step count, the moments of desc.kind, and the numbers of
-   desc and tensors (lr, max_norm, weight_decay, scaler), which replace yours: >>api state.
-   Give each tensor a name: a load compares them. Moments of your own are in it if you add them
-   as tensors with frozen and keep_fp32; one that you forget starts at 0, and nothing tells. Save
-   your data's order yourself and, for inference in 16 bits, the copies: amp_optimizer_model.
+   bits. The file's numbers of desc and tensors (lr, max_norm, weight_decay, scaler) replace
+   yours: >>api state. Give each tensor a name: a load compares them. Moments of your own are in
+   it if you add them as tensors with frozen and keep_fp32; one that you forget starts at 0, and
+   nothing tells. For inference in 16 bits save the copies yourself: amp_optimizer_model.
 
    Two optimizers, such as Muon and AdamW, can share check, norm and skip (examples/muon.c). Yours
    steps the tensors with amp_tensor.own, after begin_step. end_step steps the others by
    desc.kind; amp_optimizer_set_lr comes before (else AMP_ERROR_BAD_STATE). Leave their gradients
-   unchanged until end_step returns. Tensors with own are stored in fp32; own with rows is
-   AMP_ERROR_UNSUPPORTED.
+   unchanged until end_step returns. own needs storage in fp32, and excludes rows.
 
    >>numbers  fp16 has 5 bits of exponent and 10 of fraction: largest 65504, least 6.0e-8. bf16
    has 8 and 7: largest 3.4e38, as in fp32, least 9.2e-41. Conversions round to nearest, ties to
@@ -299,8 +295,7 @@ typedef enum amp_result {
 } amp_result;
 
 /* What was wrong in this thread's last call, except of amp_cuda_*, that returned an error (or in
-   begin_step): field, value, bounds; tensor; missing call. Never NULL; "" before any. Only the
-   next error replaces it. */
+   begin_step): field, value, bounds; tensor; missing call. Never NULL; "" before any. */
 AMP_DEF const char *amp_problem(void);
 
 /* A sentence for result, and the version that is linked, "1.2.3". Both are static, never NULL. */
@@ -322,8 +317,7 @@ AMP_DEF float    amp_f16_to_f32(amp_f16 x);
 AMP_DEF amp_bf16 amp_f32_to_bf16(float x);
 AMP_DEF float    amp_bf16_to_f32(amp_bf16 x);
 
-/* Convert n elements in host memory. dst may be src if it is no wider; any other overlap is
-   AMP_ERROR_OVERLAP. */
+/* Convert n elements in host memory. dst may be src if no wider; else they must not overlap. */
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n);
 
@@ -422,8 +416,7 @@ typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                     
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
-/* Where work runs: made by amp_cpu_backend or amp_cuda_backend. Plain data, which init and start
-   copy: set workspace before. */
+/* Where work runs: of amp_cpu_backend or amp_cuda_backend. Init and start copy it. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
@@ -521,13 +514,16 @@ AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tenso
    models overlap. rows and num_rows are not checked, nor are addresses given to rebind. */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
-/* Tensor i: what forward and backward read (the model copy, or the master if there is none); the
-   fp32 master; the fp32 gradient, unscaled and clipped, from a begin_step that returned true to
-   the next one (0 before the first; with unscale_in_place to end_step). NULL: before prepare; a
-   bad index; no such array (frozen, fused, storage). */
+/* What forward and backward read of tensor i: the model copy, or the master if there is none. This
+   and the next two are NULL before prepare, for a bad index, or if there is no such array. */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
-AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
-AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
+
+/* The fp32 master of tensor i. */
+AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i);
+
+/* The fp32 gradient of tensor i for your optimizer, unscaled and clipped, from a begin_step that
+   returned true to the next one (0 before the first; with unscale_in_place to end_step). */
+AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
 /* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or by
    address in backend memory. Until you call one of them, or amp_optimizer_scaler, a step is
@@ -560,28 +556,29 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
 
    The scaler is the file's, unless only one of file and desc has a scale that moves, or only one
-   is disabled: then it starts afresh, as desc says (a shared one stays). After a load that changes
-   the scale, read it before the next step, or that is AMP_ERROR_BAD_STATE; not needed where both
-   scales move. */
+   is disabled: then it starts afresh, as desc says (a shared one stays). Unless both scales move,
+   read the scale that a load changes before the next step (else AMP_ERROR_BAD_STATE). */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
-/* Save; load into a prepared optimizer with the same tensors (names, sizes, kind). Load reads and
-   verifies all before it changes anything, in as much memory as was saved. _CORRUPT: a sum is
-   wrong, or an index in a report. _MISMATCH: amp_problem names the tensor, and what differs.
-   _NEWER: a later format, flag or preset. Other numbers are not judged. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
+
+/* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
+   verified before anything changes, in as much memory as was saved. _CORRUPT: a sum is wrong, or
+   an index in a report. _MISMATCH: amp_problem names the tensor, and what differs. _NEWER: a later
+   format, flag or preset. Other numbers are not judged. */
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
-/* To and from a file. More errors: _NOT_FOUND, _TRUNCATED; _CORRUPT for bytes behind the end.
-   Saving writes path.new, flushes it and renames it: whenever the machine stops, path holds the
-   old state or the new one, whole (POSIX, Windows). Several programs may save to one path: each
-   has a file of its own (path.new, path.new1 ...), and the last wins (on Windows one may be
-   _WRITE). What a killed save has left, a later one removes (POSIX, with flock). On POSIX saving
-   follows a symbolic link, keeps the mode of a file, and refuses what is no file: _UNSUPPORTED. A
-   path has less than 4080 bytes; on Windows in the process's code page (UTF-8 by a manifest). */
 #ifndef AMP_NO_STDLIB
+/* Save to a file: write path.new, flush it and rename it, so that whenever the machine stops, path
+   holds the old state or the new one, whole (POSIX, Windows). Several programs may save to one
+   path: each has a file of its own (path.new, path.new1 ...), and the last wins (on Windows one may
+   be _WRITE). What a killed save left, a later one removes (POSIX, with flock). On POSIX it follows
+   a symbolic link, keeps a file's mode, and refuses what is no file: _UNSUPPORTED. A path has less
+   than 4080 bytes, on Windows in the process's code page (UTF-8 by a manifest). */
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
+
+/* More errors than load: _NOT_FOUND, _TRUNCATED; _CORRUPT for bytes behind the end. */
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
 
 /* ------------------------------------------------------------ >>api environment */
@@ -599,8 +596,7 @@ AMP_DEF amp_result amp_optimizer_desc_from_env(amp_optimizer_desc *desc);
 /* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. Sums are
    fp32. With AMP_BF16 or AMP_F16 compute rounds a and b (the bits of amp_cast, NaNs aside), at
    the speed of 16-bit products where the CPU has them. AMP_F32 rounds nothing, except in a scope
-   of autocast: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: as amp_gemm, which
-   multiplies what else there is, on CUDA too: >>api gemm. */
+   of autocast: for exact fp32 push one of AMP_AUTOCAST_OFF. Memory, errors: as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
@@ -615,8 +611,7 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
                                        const float *x, const float *w, size_t rows, size_t in,
                                        size_t out, int accumulate, amp_dtype compute);
 
-/* Stop here, unless you want a step in several calls, the general product, several ranks, reports
-   or autocast. */
+/* Stop here, unless you want the step's parts, the general product, ranks, reports or autocast. */
 
 /* ------------------------------------------------------------------- >>api cuda
    Functions of amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on
@@ -645,8 +640,7 @@ extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *
 extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 
 /* ---------------------------------------------------------------- >>api control
-   More of the optimizer: arrays that hold several tensors, or move; steps in graphs, and with
-   your own kernels. */
+   More of the optimizer: tensors that share arrays, or move; steps in graphs, and your kernels. */
 
 /* Add count tensors that lie one after another in the arrays of whole. Their name, n, lr_scale,
    weight_decay, key and first are used; keep_fp32, frozen, own and storage of either; all else is
@@ -654,14 +648,16 @@ extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
-/* Give tensor i new addresses after you moved it; or all tensors, in their order, if gradients
-   move in every step. NULL, an array or its element, changes nothing. AMP_NO_GRAD: the tensor has
-   no gradient for now, its weights and moments stay. A step needs one of them of each tensor that
-   is not frozen. A frozen one's copy is written where its weight moves. Does not wait.
+/* Give tensor i new addresses after you moved it; NULL changes nothing. AMP_NO_GRAD: it has no
+   gradient for now; weights and moments stay. A step needs one of them of each tensor that is not
+   frozen. A frozen one's copy is written where its weight moves. Does not wait.
    AMP_ERROR_UNSUPPORTED: a weight where add had none, a gradient of a frozen tensor, a stream that
    is being captured. A late gradient's first updates by AdamW are large: examples/README.md. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
+
+/* The same for all tensors, in their order, if gradients move in every step. Either array, and any
+   element, may be NULL. */
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads);
 
@@ -679,10 +675,11 @@ typedef struct amp_gate {
     uint64_t step;
     uint64_t reserved[2]; /* private: 0 */
 } amp_gate;
-/* The gate (only read it) and the scaler, both in backend memory. To skip a step, on all ranks,
-   write found_inf of that scaler, unless it is shared, before the check. */
-AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
-AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
+AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt); /* in backend memory */
+
+/* The scaler, in backend memory. To skip a step, on all ranks, write its found_inf before the
+   check, unless it is shared. */
+AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* The moments of tensor i, unscaled, in host memory: first, or momentum, and second, of n floats
    each. NULL: one that the tensor does not have (else AMP_ERROR_UNSUPPORTED), or that you do not
@@ -700,18 +697,18 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
    at step 0 all moments must be 0. A report begins anew. Waits. */
 AMP_DEF amp_result amp_optimizer_set_steps(amp_optimizer *opt, uint64_t steps, uint64_t skipped);
 
-/* begin_step as two calls that do not wait, for kernels that read the gate. check opens the step.
-   unscale, called once, writes amp_optimizer_grad unless the gate says skip; leave it out if your
-   kernel uses inv_scale. Then call end_step. */
+/* begin_step for kernels that read the gate: it opens the step and does not wait. Then end_step. */
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
+
+/* Behind check, at most once, unless your kernel uses inv_scale: write amp_optimizer_grad, if the
+   gate does not say skip. Does not wait. */
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
-/* The fused step for a CUDA graph, which would freeze an argument. It reads the learning rate in
-   backend memory: of the last fused step, of set_lr (outside the capture), or what you wrote to
-   lr_ptr. AMP_ERROR_BAD_STATE: there is none yet. */
+/* The fused step for a CUDA graph, which would freeze an argument: it reads the learning rate in
+   backend memory. AMP_ERROR_BAD_STATE: there is none yet, neither by a fused step nor by these: */
 AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
-AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
-AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
+AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr); /* outside a capture */
+AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt); /* write it: >= 0 is not checked */
 
 /* ------------------------------------------------------------------- >>api gemm */
 
@@ -746,7 +743,8 @@ struct amp_gemm_args {
     const void *bias;               /* n elements of bias_type, for every row; NULL: none        */
     amp_dtype   bias_type;
     amp_activation activation;
-    int         tf32;               /* nonzero: fp32 as TF32 (CUDA), as three products (AMX)     */
+    int         tf32;               /* nonzero: fp32 as TF32 (CUDA); as three products on AMX (16
+                                       bits of fraction, 8 below 2^-118)                         */
     amp_dtype   compute;            /* what fp32 a and b are rounded to; 0: nothing              */
 };
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, const amp_gemm_args *args);
@@ -776,17 +774,15 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
    examples/ddp/zero.h is made of this: masters and moments in slices, one part in N on each rank
    (ZeRO stage 1, Rajbhandari et al. 2020), over any network, with the same bits on any number of
-   ranks. The whole model stays on each: some 13e9 parameters in 80 GB. For more, gradients and
-   weights must be cut, too: DeepSpeed, Megatron. */
+   ranks. The whole model stays on each. */
 
 enum { AMP_ASK_SKIP = 2 };
 
-/* In reduce_fn alone (elsewhere NULL, and *n is 0): the sum of squares of each chunk of 16384
-   elements of this rank's scaled gradients, tensor after tensor in the order of add, in backend
-   memory. sums[0] is their sum: number c joins lane c mod 256, and 256 lanes are added in pairs,
-   l and l + 128, then l + 64, and so on. Whoever adds such sums of all ranks in an order of chunks,
-   and writes sums[0], has a norm that does not depend on ranks. NULL also where this rank's step
-   was refused. */
+/* In reduce_fn alone (elsewhere, or if this rank's step was refused, NULL, and *n is 0): the sum of
+   squares of each chunk of 16384 elements of this rank's scaled gradients, tensor after tensor in
+   the order of add, in backend memory. sums[0] is their sum: number c joins lane c mod 256, and
+   256 lanes are added in pairs, l and l + 128, then l + 64, and so on. Whoever adds such sums of
+   all ranks in an order of chunks, and writes sums[0], has a norm that does not depend on ranks. */
 AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t *n);
 
 /* ----------------------------------------------------------------- >>api sparse
@@ -800,9 +796,9 @@ AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t 
    row that is not in the tensor, skips the step, even with scaler.disabled.
 
    The update is lazy: weight, moments and model copy change only in rows that are there, with the
-   bias corrections of the step. A weight_decay of 0 is 0, not the optimizer's. If every row is
-   there once and nothing decays, a step has the bits of one without rows. rebind moves weight and
-   grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, add_flat. */
+   bias corrections of the step. A weight_decay of 0 is 0, not the optimizer's. With each row once
+   and no decay a step has the bits of one without rows. rebind moves weight and grad alone.
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, add_flat. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row                                              */
@@ -812,15 +808,13 @@ typedef struct amp_rows {
 } amp_rows;
 
 /* ----------------------------------------------------------------- >>api report
-   What happened, in which tensor, and why. Set desc.report before amp_optimizer_init;
-   amp_optimizer_stats alone does not need it.
+   What happened, in which tensor, and why. All but amp_optimizer_stats needs desc.report.
    (examples/which_tensor.c. As text or JSON, with advice: examples/amp_report.h.)
 
    Counting adds no launch and does not wait; a graph replays it. Reading a report waits. Steps,
-   taken or skipped, are iterations, numbered from 1. The state saves all but the
-   histograms. Each rank reports its own tensors. For a gradient of few rows the fp32 sums are
-   counted. Updates and magnitudes of weights are counted only where masters and moments are fp32
-   and gradients have all rows. bad_weights and bad_copies have no such limit. */
+   taken or skipped, are iterations, numbered from 1. The state saves all but the histograms. Each
+   rank reports its own tensors. Of a gradient of few rows fp32 sums are counted. Updates and sizes
+   of weights are counted only where masters and moments are fp32 and gradients have all rows. */
 
 /* What the last check saw in one gradient, which is still scaled. */
 typedef struct amp_grad_stats {
@@ -908,12 +902,15 @@ typedef struct amp_tensor_report {
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
 } amp_tensor_report;
 
-/* What has happened so far. Of the same moment: tensor i; the last iterations, at most *count and
-   AMP_HISTORY, oldest first. Both are AMP_ERROR_BAD_STATE before the first amp_optimizer_report,
-   and after a load. All are AMP_ERROR_UNSUPPORTED without desc.report. */
+/* What has happened so far. AMP_ERROR_UNSUPPORTED: no desc.report. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
+
+/* Of the same moment: tensor i. AMP_ERROR_BAD_STATE: amp_optimizer_report comes first, after a load
+   again. */
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
+
+/* Likewise, the last iterations, oldest first: at most *count and AMP_HISTORY. Writes *count. */
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count);
 
@@ -931,11 +928,10 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    master of F32, changes its moments. Where masters are not fp32, prepare copies weight, then
    fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
    amp_optimizer_model.
-   A file loads if its moments and masters have the same formats; SPLIT and F32 load all masters.
-   Else AMP_ERROR_MISMATCH names the tensor.
+   A file loads if its formats are the same; SPLIT and F32 load all masters (AMP_ERROR_MISMATCH).
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list. AMP_ERROR_UNSUPPORTED: SPLIT or
    SR without a model of bf16; AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length
-   that is no multiple of 32, or in amp_optimizer_set_moments. */
+   that is no multiple of 32. */
 
 typedef enum amp_storage_format { /* bytes per element beside the model's 2; moments: AdamW's */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
@@ -979,12 +975,13 @@ typedef struct amp_capability {
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
 /* The instruction set that CPU functions use, found once: "amx", "avx512_bf16" (by default only
-   on AMD), "avx512", "avx2", "neon_bf16", "neon" or "c". Force one in the whole process (NULL:
-   the best); AMP_ERROR_UNSUPPORTED if it is not there. "amx" asks Linux for its tiles
-   (arch_prctl) at the first product. After that sigaltstack refuses small stacks; if a thread has
-   one, the tier is "avx512". In a sandbox that kills a process for asking, force "avx512". */
+   on AMD), "avx512", "avx2", "neon_bf16", "neon" or "c". */
 AMP_DEF const char *amp_cpu_tier(void);
-AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
+
+/* Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED if it is not there. "amx"
+   asks Linux for its tiles (arch_prctl) at the first product. Then sigaltstack refuses small
+   stacks; if a thread has one, the tier is "avx512": force it where a sandbox forbids to ask. */
+AMP_DEF amp_result amp_cpu_force_tier(const char *name);
 
 /* --------------------------------------------------------------- >>api autocast
    Which type an op computes in: tables, and a stack of scopes, in an object of yours. You ask for
@@ -1036,8 +1033,7 @@ typedef struct amp_autocast {
 } amp_autocast;
 
 /* dtype: low (the 16-bit type) where no scope names one; AMP_F32, 0: the policy's. Outside all
-   scopes nothing is cast. You may copy the object, also for another thread; a copy has no weight
-   cache. */
+   scopes nothing is cast. A copy of the object, also for another thread, has no weight cache. */
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
 
 /* Enter and leave a scope. AMP_ERROR_TOO_LARGE: 32 are open; AMP_ERROR_BAD_STATE: none is. */
@@ -1128,11 +1124,13 @@ typedef struct amp_session_desc {
    of 16 bits also what desc.policy says of op:gemm. Only start allocates, and large products use
    malloc. Products on another stream than backend's stay fp32. In an iteration scale the loss,
    unscale gradients (with momentum: examples/recipes.c, g), step unless scaler->found_inf,
-   update the scaler, call amp_session_changed. A loop's own Adam is at step scaler->good + 1. End
-   sessions in reverse order: each restores the autocast before it. AMP_ERROR_BAD_STATE: *session
-   runs, perhaps in another thread; or end: one that was started after it runs. */
+   update the scaler, call amp_session_changed. A loop's own Adam is at step scaler->good + 1.
+   AMP_ERROR_BAD_STATE: *session runs, perhaps in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_desc *desc);
-AMP_DEF amp_result amp_session_end(amp_session *session); /* in the same thread; safe twice */
+
+/* End it in the thread that started it, and restore the autocast before it. Safe twice.
+   AMP_ERROR_BAD_STATE: a session that was started after it runs. */
+AMP_DEF amp_result amp_session_end(amp_session *session);
 
 /* Add a weight of n elements, whose copy is kept; what was added at this address before is
    forgotten (n 0 only forgets: before you free it). Each has one copy: add blocks that you
@@ -1185,9 +1183,9 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
        K keep        reads and returns what it is given, but computes in fp32 inside
        W promote     inputs are cast to the widest among them and low
        B banned      not safe in 16 bits: AMP_ERROR_BANNED, until overridden
-   An op that a system composes of others has the rule that they amount to. TF has rules for graphs;
-   by op they are: allow L, infer and clear P or W, deny and unlisted F. New ops are appended; the
-   columns are private. */
+   An op that a system composes of others has the rule that they amount to. TF's rules are for
+   graphs; by op: allow L, infer, clear P or W, deny, unlisted F. New ops are appended; columns are
+   private. */
 #define AMP_OP_LIST(X)                                                                       \
     X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL) \
     X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)        \
@@ -1286,8 +1284,7 @@ struct amp_optimizer {
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
 /* From here on cblas_sgemm is amp_gemm on the CPU (>>api autocast). What amp_gemm refuses goes to
-   the original, (cblas_sgemm)(...). Scopes belong to a thread: another one computes in fp32 until
-   it calls amp_autocast_use with an autocast of its own.
+   the original, (cblas_sgemm)(...). Another thread computes in fp32: its scopes are its own.
    The macro rewrites declarations, too: a host's own one behind this line declares amp_cblas_sgemm,
    and its calls come here. In C it must have enums or unsigned for order and transpositions, else
    stand in front; in C++, where it is a template, this holds in AMP_IMPLEMENTATION's file. */
