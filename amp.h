@@ -1367,16 +1367,14 @@ AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
 #define AMPI_OPTIMIZE_BEGIN
 #define AMPI_OPTIMIZE_END
 #else
-#define AMPI_TOLD
+#define AMPI_OWN_LEVEL
 #define AMPI_OPTIMIZE_BEGIN                                                                    \
     AMPI_GCC_BEGIN("GCC optimize(\"O2,inline,no-fast-math,fp-contract=off\")")                 \
     _Pragma("GCC optimize(\"tree-loop-vectorize,vect-cost-model=dynamic,unswitch-loops\")")
 #define AMPI_OPTIMIZE_END _Pragma("GCC pop_options")
 #endif
-#if defined(AMPI_TOLD) || defined(__OPTIMIZE__)
-#define AMPI_OPTIMIZES 1
-#else
-#define AMPI_OPTIMIZES 0
+#if defined(AMPI_OWN_LEVEL) || defined(__OPTIMIZE__)
+#define AMPI_OPTIMIZES
 #endif
 
 /* Save and restore the host's macros. After a function, gcc's pop_options does not restore them
@@ -1394,10 +1392,8 @@ AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned));
 #else
 #define AMPI_MACROS(act)
 #endif
-#define AMPI_MACROS_BEGIN AMPI_MACROS(push)
-#define AMPI_MACROS_END   AMPI_MACROS(pop)
 
-AMPI_MACROS_BEGIN
+AMPI_MACROS(push)
 AMPI_OPTIMIZE_BEGIN
 
 /* AMPI_HIDE hides the value of x from the compiler: it then makes no copies of a loop for its
@@ -1418,7 +1414,7 @@ AMPI_OPTIMIZE_BEGIN
 #else
 #define AMPI_FN AMPI_HOST
 #endif
-#if (defined(__GNUC__) || defined(__clang__)) && AMPI_OPTIMIZES /* at -O0: calls */
+#if (defined(__GNUC__) || defined(__clang__)) && defined(AMPI_OPTIMIZES) /* at -O0: calls */
 #define AMPI_ALWAYS __attribute__((always_inline))
 #else
 #define AMPI_ALWAYS
@@ -1435,24 +1431,21 @@ AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(d
 AMPI_STATIC_ASSERT(ampi_constants_are_double_so_no_fsingle_precision_constant, sizeof(1.0) == 8);
 /* Formats: every 1.x has these sizes and offsets. New members take reserved bytes. */
 #define AMPI_OFFSET(type, member, at) \
-    AMPI_STATIC_ASSERT(ampi_##member##_stays_where_it_is, offsetof(type, member) == at)
+    AMPI_STATIC_ASSERT(ampi_##member##_stays_where_it_is, offsetof(amp_##type, member) == at)
 AMPI_STATIC_ASSERT(ampi_gate_keeps_its_size, sizeof(amp_gate) == 32);
 AMPI_STATIC_ASSERT(ampi_scaler_keeps_its_size, sizeof(amp_scaler) == 144);
-AMPI_OFFSET(amp_gate, skip, 0); AMPI_OFFSET(amp_gate, inv_scale, 4);
-AMPI_OFFSET(amp_gate, step, 8); AMPI_OFFSET(amp_scaler, scale, 0);
-AMPI_OFFSET(amp_scaler, found_inf, 4); AMPI_OFFSET(amp_scaler, checked, 8);
-AMPI_OFFSET(amp_scaler, stuck, 12); AMPI_OFFSET(amp_scaler, good, 16);
-AMPI_OFFSET(amp_scaler, skipped, 24); AMPI_OFFSET(amp_scaler, skipped_in_a_row, 32);
-AMPI_OFFSET(amp_scaler, growths, 40); AMPI_OFFSET(amp_scaler, backoffs, 48);
-AMPI_OFFSET(amp_scaler, growth_factor, 56); AMPI_OFFSET(amp_scaler, backoff_factor, 64);
-AMPI_OFFSET(amp_scaler, growth_interval, 72); AMPI_OFFSET(amp_scaler, growth_tracker, 76);
-AMPI_OFFSET(amp_scaler, hysteresis, 80); AMPI_OFFSET(amp_scaler, hysteresis_tracker, 84);
-AMPI_OFFSET(amp_scaler, min_scale, 88); AMPI_OFFSET(amp_scaler, max_scale, 92);
-AMPI_OFFSET(amp_scaler, preset, 96); AMPI_OFFSET(amp_scaler, disabled, 100);
-AMPI_OFFSET(amp_scaler, next_scale, 104);
+AMPI_OFFSET(gate, skip, 0); AMPI_OFFSET(gate, inv_scale, 4); AMPI_OFFSET(gate, step, 8);
+AMPI_OFFSET(scaler, scale, 0); AMPI_OFFSET(scaler, found_inf, 4); AMPI_OFFSET(scaler, checked, 8);
+AMPI_OFFSET(scaler, stuck, 12); AMPI_OFFSET(scaler, good, 16); AMPI_OFFSET(scaler, skipped, 24);
+AMPI_OFFSET(scaler, skipped_in_a_row, 32); AMPI_OFFSET(scaler, growths, 40);
+AMPI_OFFSET(scaler, backoffs, 48); AMPI_OFFSET(scaler, growth_factor, 56);
+AMPI_OFFSET(scaler, backoff_factor, 64); AMPI_OFFSET(scaler, growth_interval, 72);
+AMPI_OFFSET(scaler, growth_tracker, 76); AMPI_OFFSET(scaler, hysteresis, 80);
+AMPI_OFFSET(scaler, hysteresis_tracker, 84); AMPI_OFFSET(scaler, min_scale, 88);
+AMPI_OFFSET(scaler, max_scale, 92); AMPI_OFFSET(scaler, preset, 96);
+AMPI_OFFSET(scaler, disabled, 100); AMPI_OFFSET(scaler, next_scale, 104);
 
 #define AMPI_F32_INF 0x7f800000u /* exponent all ones: inf, or NaN with a fraction */
-#define AMPI_SIGN    0x80000000u
 #define AMPI_F16_INF_FROM 0x477ff000u /* 65520, which a cast to fp16 rounds to inf */
 
 /* -------------------------------------------------------------- >>core conversions
@@ -1488,24 +1481,22 @@ AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
     return (f32_bits & AMPI_F32_INF) == AMPI_F32_INF;
 }
 
+/* h = floor((u + (2^(d - 1) - 1) + odd) / 2^d), odd = floor(u / 2^d) mod 2
+   To nearest even, where d bits go. A carry into the exponent is correct. NaN becomes quiet. */
 AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
     const uint32_t sign = (u >> 16) & 0x8000u;
     const uint32_t a    = u & 0x7fffffffu;
     if (a > AMPI_F32_INF) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
     if (a >= AMPI_F16_INF_FROM) return (uint16_t)(sign | 0x7c00u);
-    if (a >= 0x38800000u) {                                  /* 2^-14 and more: normal      */
-        /* Round 13 bits off, to nearest even. A carry into the exponent is correct. */
-        const uint32_t even = (a >> 13) & 1u;
-        return (uint16_t)(sign | ((a + 0xfffu + even - (112u << 23)) >> 13));
+    if (a >= 0x38800000u) { /* 2^-14 and more: normal. 13 bits go, 2^112 in the exponent, too */
+        const uint32_t odd = (a >> 13) & 1u;
+        return (uint16_t)(sign | ((a + 0xfffu + odd - (112u << 23)) >> 13));
     }
     if (a > 0x33000000u) { /* above 2^-25: subnormal, in units of 2^-24 */
         const uint32_t fraction = (a & 0x7fffffu) | 0x800000u;
         const uint32_t drop     = 126u - (a >> 23); /* 14..24 */
-        const uint32_t rest     = fraction & ((1u << drop) - 1u);
-        const uint32_t middle   = 1u << (drop - 1u);
-        uint32_t       h        = fraction >> drop;
-        if (rest > middle || (rest == middle && (h & 1u))) h++;
-        return (uint16_t)(sign | h);
+        const uint32_t odd      = (fraction >> drop) & 1u;
+        return (uint16_t)(sign | ((fraction + (1u << (drop - 1u)) - 1u + odd) >> drop));
     }
     return (uint16_t)sign;
 }
@@ -1521,10 +1512,8 @@ AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
     const uint32_t sign     = (uint32_t)(h & 0x8000u) << 16;
     uint32_t       exponent = (uint32_t)(h >> 10) & 0x1fu;
     uint32_t       fraction = (uint32_t)h & 0x3ffu;
-    if (exponent == 31u) {
-        const uint32_t quiet = fraction ? 0x400000u : 0u;
-        return sign | AMPI_F32_INF | quiet | (fraction << 13);
-    }
+    if (exponent == 31u)
+        return sign | AMPI_F32_INF | (fraction ? 0x400000u : 0u) | (fraction << 13);
     if (exponent == 0u) {
         if (fraction == 0u) return sign;
         for (exponent = 1u; !(fraction & 0x400u); exponent--) fraction <<= 1;
@@ -1560,10 +1549,7 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
    code is inline PTX, which stays IEEE under --use_fast_math; intrinsics and casts do not (they
    flush subnormals). Where it has an fma, that computes a product or a sum alone. */
 
-#if defined(__CUDA_ARCH__)
-#define AMPI_STRICT_BEGIN
-#define AMPI_STRICT_END
-#elif defined(__CUDACC__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__CUDACC__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDA_ARCH__)
 /* nvcc passes the pragma on to gcc, but warns. */
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("nv_diagnostic push") _Pragma("nv_diag_suppress 1675")                            \
@@ -1577,15 +1563,15 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #else
 #define AMPI_STRICT_END _Pragma("clang fp contract(on)")
 #endif
-#elif defined(__clang__)
+#elif defined(__clang__) && !defined(__CUDA_ARCH__)
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("float_control(push)") _Pragma("float_control(precise, on)")                      \
     _Pragma("clang fp contract(off)")
 #define AMPI_STRICT_END _Pragma("float_control(pop)")
-#elif defined(AMPI_GCC_BEGIN) && !defined(AMPI_TOLD)
+#elif defined(AMPI_GCC_BEGIN) && !defined(AMPI_OWN_LEVEL)
 #define AMPI_STRICT_BEGIN AMPI_GCC_BEGIN("GCC optimize(\"no-fast-math,fp-contract=off\")")
 #define AMPI_STRICT_END   _Pragma("GCC pop_options")
-#elif defined(_MSC_VER)
+#elif defined(_MSC_VER) && !defined(__CUDA_ARCH__)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
 #if _MSC_VER < 1930 || defined(_M_FP_CONTRACT) /* the default without a pragma */
 #define AMPI_STRICT_END __pragma(float_control(pop)) __pragma(fp_contract(on))
@@ -1599,11 +1585,11 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 
 /* For set-up, files, reports and what runs once per step or product: where this code is optimized
    for size, compilers take a tenth less time. */
-#if AMPI_OPTIMIZES && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#if defined(AMPI_OPTIMIZES) && defined(AMPI_GCC_BEGIN)
 #define AMPI_COLD_BEGIN                                                                        \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os,no-fast-math,fp-contract=off\")")
 #define AMPI_COLD_END _Pragma("GCC pop_options")
-#elif AMPI_OPTIMIZES && defined(__clang__) && !defined(__CUDACC__)
+#elif defined(AMPI_OPTIMIZES) && defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_COLD_BEGIN                                                                        \
     _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define AMPI_COLD_END _Pragma("clang attribute pop")
@@ -1676,18 +1662,13 @@ AMPI_PTX(double, ampi_mul64, "mul.rn.f64", "d")
 AMPI_PTX(double, ampi_div64, "div.rn.f64", "d")
 #endif
 
-AMPI_FN float ampi_f32_from_bits(uint32_t u) {
-    float x;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 /* They stand here because gcc inlines no function of floats into the strict region. */
 AMPI_FN float ampi_load_f32(const void *base, size_t i) {
     float x;
     memcpy(&x, (const unsigned char *)base + 4 * i, 4);
     return x;
 }
+AMPI_FN float ampi_f32_from_bits(uint32_t u) { return ampi_load_f32(&u, 0); }
 
 AMPI_FN void ampi_store_f32(void *base, size_t i, float x) {
     memcpy((unsigned char *)base + 4 * i, &x, 4);
@@ -1695,11 +1676,12 @@ AMPI_FN void ampi_store_f32(void *base, size_t i, float x) {
 
 /* The bits are hidden, or compilers conclude from "no infinities" what they cannot be. */
 AMPI_FN uint32_t ampi_bits_of_f32(float x) {
-    uint32_t u;
-    memcpy(&u, &x, 4);
+    uint32_t u = ampi_load_u32(&x, 0);
     AMPI_HIDE(u);
     return u;
 }
+/* 0 or -0? Of floats the answer might be yes for a subnormal. */
+AMPI_FN int ampi_is_zero(float x) { return (ampi_bits_of_f32(x) & 0x7fffffffu) == 0u; }
 
 /* Is *x inf or NaN? */
 AMPI_FN int ampi_nonfinite_at(const double *x) {
@@ -1709,12 +1691,6 @@ AMPI_FN int ampi_nonfinite_at(const double *x) {
     exponent = (uint32_t)(bits >> 52) & 0x7ffu;
     AMPI_HIDE(exponent);
     return exponent == 0x7ffu;
-}
-
-AMPI_HOST int ampi_is_zero(const float *x) {
-    uint32_t u = ampi_load_u32(x, 0);
-    AMPI_HIDE(u); /* else clang compares floats, and a subnormal may equal 0 */
-    return (u & 0x7fffffffu) == 0u;
 }
 
 /* -------------------------------------------------------------------- >>core scaler */
@@ -1785,7 +1761,7 @@ AMPI_FN int ampi_is_initialized(const amp_scaler *s) { return s->hysteresis > 0;
 
 /* 1 / scale, rounded once from double, as torch computes it; inf for 0, without a division. */
 AMPI_FN float ampi_inv_scale(float scale) {
-    if ((ampi_bits_of_f32(scale) & 0x7fffffffu) == 0u) return ampi_f32_from_bits(AMPI_F32_INF);
+    if (ampi_is_zero(scale)) return ampi_f32_from_bits(AMPI_F32_INF);
     return ampi_single(ampi_div64(1.0, ampi_double(scale)));
 }
 
@@ -1898,7 +1874,6 @@ AMPI_HOST int ampi_overlaps(const void *dst, amp_dtype dst_type, const void *src
    goes to lane i mod AMPI_LANES, in order. Lanes are added in pairs (l, l + 128), (l, l + 64),
    ... The sums of chunks, in double, are added by the same rule. */
 enum { AMPI_CHUNK = 16384, AMPI_LANES = 256 };
-AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_lanes, AMPI_CHUNK % AMPI_LANES == 0);
 AMPI_FN uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
 
 /* The sum of a chunk may be infinite though its elements are finite, or tiny though not all are
@@ -1967,7 +1942,8 @@ typedef struct ampi_record {
 } ampi_record;
 
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
-AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP == 0);
+AMPI_STATIC_ASSERT(ampi_chunks_have_whole_lanes_and_groups,
+                   AMPI_CHUNK % (int)AMPI_LANES == 0 && AMPI_CHUNK % (int)AMPI_GROUP == 0);
 
 /* A moment, or what is stored of a master beside the model. size: bytes of an element. */
 typedef struct ampi_stored {
@@ -2018,8 +1994,8 @@ typedef struct ampi_slot {
 
 #define AMPI_HAS_FIRST(kind, step, moments, always, beta2)  | (always > 0) << AMP_KIND_##kind
 #define AMPI_HAS_SECOND(kind, step, moments, always, beta2) | (moments > 1) << AMP_KIND_##kind
-enum { AMPI_FIRST = 0 AMPI_OPTIMIZERS(AMPI_HAS_FIRST) };
-enum { AMPI_SECOND = 0 AMPI_OPTIMIZERS(AMPI_HAS_SECOND) };
+enum { AMPI_FIRST = 0 AMPI_OPTIMIZERS(AMPI_HAS_FIRST),
+       AMPI_SECOND = 0 AMPI_OPTIMIZERS(AMPI_HAS_SECOND) };
 
 /* The constants of a step. beta1_rest is 1 - beta1, rounded from double. */
 typedef struct ampi_rates {
@@ -2056,10 +2032,9 @@ typedef struct ampi_control {
 } ampi_control;
 
 /* Are all steps skipped? stuck does not tell, if the scale never changes. With a hysteresis of 2,
-   a scale needs 33 overflows to fall from 2^32 to 1. */
-enum { AMPI_STUCK = 40 };
+   a scale needs 33 overflows to fall from 2^32 to 1: so 40. */
 AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
-    return s->stuck != 0u || c->skipped_in_a_row >= AMPI_STUCK;
+    return s->stuck != 0u || c->skipped_in_a_row >= 40u;
 }
 
 /* Has the program read the loss scale? It must, unless the scale is known to it. A pointer to it
@@ -2089,8 +2064,7 @@ struct amp_plan {
     int           zero_grad, shared;
     int           reduces;        /* reduce_fn is called between check and decide               */
     int           summed;         /* reduce_fn is being called, after a check                  */
-    uint32_t      share_bits;     /* 2^share_bits blocks share a chunk: 2; few chunks: 4; most
-                                     short: 0 */
+    uint32_t      share_bits;     /* 2^share_bits blocks share a chunk: 2; few: 4; short ones: 0 */
     int           has_lr, new_lr; /* backend memory has one; this one is to be copied there    */
     int           scale_use;      /* ampi_scale_use                                             */
     float         lr;
@@ -2216,9 +2190,8 @@ AMPI_FN void ampi_record_step(const amp_plan *plan);
    determines the gate, the numbers of this step, and the next scale, which waits to be published:
      norm = sqrt(norm2) / scale,  clip_factor = min(1, max_norm / (norm + 1e-6))
    as torch clips. A factor of 0 counts as an overflow, because the step would have zero
-   gradients. One thread of a GPU does this while
-   all others wait: so numbers are read before the first is written, and the scaler as a whole,
-   since loads and stores in turn would wait for each other. */
+   gradients. One thread of a GPU does this while all others wait: so numbers are read before the
+   first is written, and the scaler as a whole, since loads and stores in turn would wait. */
 AMPI_FN void ampi_decide(const amp_plan *plan) {
     ampi_control  *c         = plan->control;
     amp_scaler    *s         = plan->scaler;
@@ -2238,7 +2211,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     }
     inv_scale = ampi_mul(inv, clip);
     bad |= (uint32_t)ampi_product_overflows(&next, largest, inv);
-    bad |= (uint32_t)((ampi_bits_of_f32(inv_scale) & 0x7fffffffu) == 0u);
+    bad |= (uint32_t)ampi_is_zero(inv_scale);
     skips = disabled ? (asked & AMPI_BAD_ROW) != 0u : bad;
     if (plan->new_lr) c->rates.lr = plan->lr;
     c->norm           = norm;
@@ -2654,7 +2627,7 @@ AMPI_FN void ampi_encode_weight(void *model, const ampi_stored *master, const vo
 
 AMPI_STRICT_END
 AMPI_OPTIMIZE_END
-AMPI_MACROS_END
+AMPI_MACROS(pop)
 /* ctags would read the lines above and extern "C" as one statement, but for this one. */
 AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
 
@@ -2759,7 +2732,7 @@ AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(am
 extern "C" {
 #endif
 
-AMPI_MACROS_BEGIN
+AMPI_MACROS(push)
 AMPI_OPTIMIZE_BEGIN
 AMPI_STRICT_BEGIN
 
@@ -3868,8 +3841,8 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
 #if !defined(AMP_NO_STDLIB) || !defined(AMP_NO_AUTOCAST)
 /* Makes the desc of a scaler fit another type: fp16 needs a loss scale, the others need none. */
 static AMPI_NOINLINE void ampi_scale_for(amp_scaler_desc *d, int was_fp16, int is_fp16) {
-    if (!is_fp16 && ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
-        ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
+    if (!is_fp16 && ampi_is_zero(d->init_scale) && ampi_is_zero(d->min_scale) &&
+        ampi_is_zero(d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
         d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
         ampi_f64_in(&d->backoff_factor, 0.0, 0.0)) /* all defaults */
         d->preset = AMP_PRESET_NONE;
@@ -4634,7 +4607,7 @@ static AMPI_NOINLINE amp_result ampi_fill_tables(const amp_optimizer *opt, amp_p
     control.seed           = d->seed;
     ampi_scaler_setup(&control.scaler, &d->scaler);
     if (ampi_scale_is_elsewhere(opt) || control.scaler.scale == 1.0f ||
-        !ampi_is_zero(&d->scaler.init_scale))
+        !ampi_is_zero(d->scaler.init_scale))
         plan->scale_use = AMPI_SCALE_KNOWN;
     AMPI_TRY(ampi_send(b, plan->table, plan->host_slots, plan->num_slots * sizeof *plan->table));
     AMPI_TRY(ampi_send(b, plan->sparse, plan->host_sparse,
@@ -6791,7 +6764,7 @@ AMPI_HOST AMPI_ALWAYS void ampi_gemm_block(const ampi_task *w, const ampi_engine
     } else if (last) {
         x->out = all;
     }
-    if (last && !swapped && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
+    if (last && !swapped && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(w->g->beta)))
         ampi_claim(w, i, j, rows, cols);
     if (x->odd) ampi_fp_flush(1);
     e->kernel(x);
@@ -7020,7 +6993,7 @@ static void ampi_way(ampi_task *w) {
 /* The engine of a product (by the tier, types, compute, tf32, m, n and k alone: it makes the bits)
    and its way (also by strides); without k it is tiny. */
 static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
-    const int    zero = ampi_is_zero(&g->alpha) || g->k == 0; /* A and B may be NULL */
+    const int    zero = ampi_is_zero(g->alpha) || g->k == 0; /* A and B may be NULL */
     const size_t m = g->m, n = g->n, k = zero ? 0 : g->k, bytes = amp_dtype_size(g->c_type);
     w->g     = g;
     w->m     = m;
@@ -7030,7 +7003,7 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
     w->alpha = zero ? 1.0f : g->alpha;
     w->c     = g->c;
     w->bias  = g->bias;
-    w->plain = ampi_load_u32(&w->alpha, 0) == 0x3f800000u && ampi_is_zero(&g->beta) && !g->bias &&
+    w->plain = ampi_load_u32(&w->alpha, 0) == 0x3f800000u && ampi_is_zero(g->beta) && !g->bias &&
                !g->activation;
     w->x[0]  = ampi_operand_of(g, 0);
     w->x[1]  = ampi_operand_of(g, 1);
@@ -7245,7 +7218,7 @@ AMPI_HOST AMPI_ALWAYS int ampi_meets(const amp_gemm_args *g, const ampi_matrices
 /* Check a product whose arguments are all there, and replace leading dimensions of 0. names are
    the caller's, of C, A and B. */
 static amp_result ampi_gemm_ok(amp_gemm_args *g, const char *const *names) {
-    const int     reads = !ampi_is_zero(&g->alpha); /* A and B */
+    const int     reads = !ampi_is_zero(g->alpha); /* A and B */
     ampi_matrices a = ampi_matrices_of(g, 0), b = ampi_matrices_of(g, 1);
     ampi_matrices c = {g->c, g->c_type, g->m, g->n, g->ldc, g->stride_c};
     ampi_matrices bias = {g->bias, g->bias_type, 1, g->n, g->n, 0};
@@ -7325,7 +7298,7 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, const amp_gemm_args *arg
     amp_gemm_args g;
     if (!args) return ampi_missing("args");
     g = *args;
-    if (ampi_is_zero(&g.alpha)) g.alpha = 1.0f;
+    if (ampi_is_zero(g.alpha)) g.alpha = 1.0f;
     if (g.count == 0) g.count = 1;
     return ampi_gemm(backend, &g, ampi_gemm_names);
 }
@@ -8690,7 +8663,7 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
     amp_dtype       type = AMP_F32;
     int             rounded;
     if (on) AMPI_TRY(amp_autocast_dtype(ac, AMP_OP_GEMM, inputs, 2, &type, NULL));
-    if ((g->a_type != AMP_F32 && g->b_type != AMP_F32) || !g->k || ampi_is_zero(&g->alpha))
+    if ((g->a_type != AMP_F32 && g->b_type != AMP_F32) || !g->k || ampi_is_zero(g->alpha))
         return AMP_OK;
     if (on) g->tf32 |= ac->tf32;
     if (type != AMP_F32 && s && s->size) s->fallbacks += !ampi_gemm_cast(s, backend, g, type);
@@ -9040,7 +9013,7 @@ AMPI_HERE void AMPI_(write_one)(const ampi_task *w, AMPI_V x, size_t i, size_t j
     void                *c    = ampi_to(w->c, type, i * g->ldc + j);
     if (!w->plain) {
         x = AMPI_(mul)(x, AMPI_(splat)(w->alpha));
-        if (!ampi_is_zero(&g->beta))
+        if (!ampi_is_zero(g->beta))
             x = AMPI_(add)(x, AMPI_(mul)(AMPI_(splat)(g->beta), AMPI_(get_first)(c, type, n)));
         if (w->bias)
             x = AMPI_(add)(x, AMPI_(get_first)(ampi_at(w->bias, g->bias_type, j), g->bias_type, n));
@@ -10481,7 +10454,7 @@ static const ampi_engine *ampi_engine_of(size_t i) {
 
 AMPI_STRICT_END
 AMPI_OPTIMIZE_END
-AMPI_MACROS_END
+AMPI_MACROS(pop)
 
 #ifdef __cplusplus
 }

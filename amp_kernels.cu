@@ -2256,7 +2256,7 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
 /* The epilogue that cublasLt could not do: from an fp32 product, in the workspace or in g.c, to
    g.c. */
 AMPI_KERNEL(4) ampi_epilogue_kernel(amp_gemm_args g, amp_gemm_args product) {
-    const bool     reads_c = product.c != g.c && (ampi_bits_of_f32(g.beta) & 0x7fffffffu) != 0u;
+    const bool     reads_c = product.c != g.c && !ampi_is_zero(g.beta);
     const uint64_t all     = g.m * g.n * g.count;
     uint64_t       i       = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < all; i += (uint64_t)gridDim.x * blockDim.x) {
