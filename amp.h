@@ -2388,10 +2388,11 @@ AMPI_FN uint32_t ampi_choose(uint32_t a, uint32_t b, uint32_t x, uint32_t y) {
 AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/* Added to a group's largest magnitude, it raises the exponent from 1.93 times a power of two on
-   (exponent_of). Its lower 16 bits are 0, so those of the magnitude may be missing. */
-enum { AMPI_ROOM_ABOVE = 0x00090000 };
-AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) == 0);
+/* Of 8-bit moments. HEADROOM, added to a group's largest magnitude, raises the exponent from 1.93
+   times a power of two on. Its lower 16 bits are 0, so those of the magnitude may be missing. */
+#define AMPI_HEADROOM 0x00090000u
+#define AMPI_LEAST_M  0x3c000000u /* 2^-7  */
+#define AMPI_LEAST_V  0x38000000u /* 2^-15 */
 
 #define AMPI_PASTE(a, b) a##b
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
@@ -2547,7 +2548,7 @@ AMPI_IN AMPI_U AMPI_(random)(AMPI_U pair, AMPI_U a, AMPI_U b) {
 /* The power of two of a group, as an exponent of fp32. The largest magnitude is below 1.93 of it,
    where codes end with room to be rounded up. 255 if there is a NaN. */
 AMPI_IN AMPI_U AMPI_(exponent_of)(AMPI_U most) {
-    const AMPI_U e   = AMPI_(least)((most + (uint32_t)AMPI_ROOM_ABOVE) >> 23, AMPI_(u32)(253));
+    const AMPI_U e   = AMPI_(least)((most + AMPI_HEADROOM) >> 23, AMPI_(u32)(253));
     const AMPI_U nan = AMPI_(above)(AMPI_(size)(most), AMPI_(u32)(AMPI_F32_INF));
     return AMPI_(most)(e, AMPI_(u32)(1)) | (nan & 255);
 }
@@ -2562,40 +2563,26 @@ AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
     return AMPI_(from_bits)((e << 23 & ~nan) | (nan & 0x7fc00000u));
 }
 
-/* Codes of 8 bits and back. The code of a magnitude y below 2 is the upper bits of the float y +
-   least, with 4 fraction bits: evenly spaced below least, floats above. It is rounded up if the
-   19 bits that are cut off plus random << 3 are 2^19 or more. Only the lower 8 bits of a code
-   count (of m 7), in which least has 0. */
-AMPI_IN AMPI_U AMPI_(encode)(AMPI_U y, uint32_t least, AMPI_U random) {
-    const AMPI_V z = AMPI_(from_bits)(AMPI_(least)(y, AMPI_(u32)(0x3ff70000u)));
-    return AMPI_(bits)(AMPI_(add)(z, AMPI_(from_bits)(AMPI_(u32)(least)))) + (random << 3);
+/* code = floor((bits(y + least) + 2^3 random) / 2^19),   y = |x| / 2^e
+   x = 2^e (float(2^19 code + bits(least)) - least)
+   A float of 4 fraction bits, evenly spaced below least, whose own code is 0. Moments (least 2^-7)
+   have 7 bits, and a sign in the eighth; second ones (2^-15) have 8, and at least 1: m over the
+   root of a v that was rounded to 0 would blow up the update. Only the lower 8 bits count. */
+AMPI_IN AMPI_U AMPI_(encode)(AMPI_V x, float down, AMPI_U random, const int second) {
+    const AMPI_U least = AMPI_(u32)(second ? AMPI_LEAST_V : AMPI_LEAST_M);
+    const AMPI_U y     = AMPI_(bits)(AMPI_(times)(down, x));
+    const AMPI_U most  = AMPI_(least)(second ? y : AMPI_(size)(y), AMPI_(u32)(0x3ff70000u));
+    const AMPI_V sum   = AMPI_(add)(AMPI_(from_bits)(most), AMPI_(from_bits)(least));
+    const AMPI_U code  = AMPI_(bits)(sum) + (random << 3);
+    if (second) return AMPI_(most)(code, least + 0x80000u) >> 19;
+    return code >> 19 ^ (~(AMPI_(bits)(x) >> 24) & 0x80u);
 }
-AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, uint32_t least) {
-    const AMPI_V z = AMPI_(from_bits)((code << 19) + AMPI_(u32)(least));
-    return AMPI_(sub)(z, AMPI_(from_bits)(AMPI_(u32)(least)));
-}
-
-/* m: 7 bits, from 2^-7 on, and the sign, beside which least has 1. */
-AMPI_IN AMPI_U AMPI_(m_code)(AMPI_V m, float down, AMPI_U random) {
-    const AMPI_U y    = AMPI_(size)(AMPI_(bits)(AMPI_(times)(down, m)));
-    const AMPI_U plus = ~(AMPI_(bits)(m) >> 24) & 0x80u;
-    return AMPI_(encode)(y, 0x3c000000u, random) >> 19 ^ plus;
-}
-AMPI_IN AMPI_V AMPI_(m_value)(AMPI_U code, float up) {
-    const AMPI_V m = AMPI_(decode)(code & 0x7fu, 0x3c000000u);
-    const AMPI_U s = (code & 0x80u) << 24;
-    return AMPI_(times)(up, AMPI_(from_bits)(AMPI_(bits)(m) | s));
-}
-
-/* v: 8 bits, from 2^-15 on, and at least 1: m over the root of a v that was rounded to 0 would
-   blow up the update. */
-AMPI_IN AMPI_U AMPI_(v_code)(AMPI_V v, float down, AMPI_U random) {
-    const AMPI_U y = AMPI_(bits)(AMPI_(times)(down, v));
-    const AMPI_U w = AMPI_(encode)(y, 0x38000000u, random);
-    return AMPI_(most)(w, AMPI_(u32)(0x38080000u)) >> 19;
-}
-AMPI_IN AMPI_V AMPI_(v_value)(AMPI_U code, float up) {
-    return AMPI_(times)(up, AMPI_(decode)(code, 0x38000000u));
+AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, float up, const int second) {
+    const AMPI_U least = AMPI_(u32)(second ? AMPI_LEAST_V : AMPI_LEAST_M);
+    const AMPI_U sum   = ((second ? code : code & 0x7fu) << 19) + least;
+    const AMPI_V y     = AMPI_(sub)(AMPI_(from_bits)(sum), AMPI_(from_bits)(least));
+    if (second) return AMPI_(times)(up, y);
+    return AMPI_(times)(up, AMPI_(from_bits)(AMPI_(bits)(y) | (code & 0x80u) << 24));
 }
 
 #if AMPI_PASS & AMPI_PASS_PLAIN
@@ -3517,7 +3504,7 @@ AMPI_IN void AMPI_(get_8bit)(const ampi_stored *from, float *to, size_t n, size_
         if (i < more) AMPI_PREFETCH((const uint8_t *)from->data + i + AMPI_SOON);
         AMPI_UNROLLED for (k = i; k < end; k += AMPI_W) {
             const AMPI_U code = AMPI_(get8)(from->data, k);
-            AMPI_(put)(to, k, second ? AMPI_(v_value)(code, up[g]) : AMPI_(m_value)(code, up[g]));
+            AMPI_(put)(to, k, AMPI_(decode)(code, up[g], second));
         }
     }
 }
@@ -3560,8 +3547,7 @@ AMPI_IN void AMPI_(put_8bit)(const ampi_stored *to, const float *from, const uin
         AMPI_UNROLLED for (k = i; k < end; k += AMPI_W) {
             const AMPI_V x = AMPI_(get)(from, k);
             const AMPI_U r = AMPI_(get16)(random, k);
-            AMPI_(put8)(to->data, k, second ? AMPI_(v_code)(x, down[g], r)
-                                            : AMPI_(m_code)(x, down[g], r));
+            AMPI_(put8)(to->data, k, AMPI_(encode)(x, down[g], r, second));
         }
     }
 }
@@ -5198,7 +5184,7 @@ static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, f
     }
     for (i = 0; i < n; i++) {
         const float up = ampi_up_of(m->scale[i / AMPI_GROUP]);
-        ampi_store_f32(to, i, second ? ampi_v_value(code[i], up) : ampi_m_value(code[i], up));
+        ampi_store_f32(to, i, ampi_decode(code[i], up, second));
     }
 }
 
@@ -5228,9 +5214,8 @@ static AMPI_NOINLINE int ampi_encode_moment(const ampi_stored *m, int second, co
                 const uint32_t u = ampi_load_u32(from, at);
                 float          x, back;
                 ampi_store_u32(&x, 0, u);
-                code[at] = (uint8_t)(!u ? 0u : second ? ampi_v_code(x, down, 0xffffu)
-                                                      : ampi_m_code(x, down, 0xffffu));
-                back = second ? ampi_v_value(code[at], up) : ampi_m_value(code[at], up);
+                code[at] = (uint8_t)(u ? ampi_encode(x, down, 0xffffu, second) : 0u);
+                back = ampi_decode(code[at], up, second);
                 same &= ampi_bits_of_f32(back) == u;
             }
         }

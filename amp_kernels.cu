@@ -1617,12 +1617,11 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
             const uint32_t u = packed.of(k);
             x[k] = size == 4   ? ampi_f32_from_bits(u)
                    : size == 2 ? ampi_f32_from_bits(u << 16)
-                   : SECOND    ? ampi_v_value(u, up)
-                               : ampi_m_value(u, up);
+                               : ampi_decode(u, up, SECOND);
         }
     }
     AMPI_MEMBER uint32_t least() const {
-        return (exponent << 23) + (SECOND ? 0x38000000u : 0x3c000000u) - (127u << 23);
+        return (exponent << 23) + (SECOND ? AMPI_LEAST_V : AMPI_LEAST_M) - (127u << 23);
     }
     AMPI_MEMBER void expand_plain(float *x) const {
         const uint32_t all = packed.w[0], codes = SECOND ? all : all & 0x7f7f7f7fu;
@@ -1652,9 +1651,7 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
         for (int k = 0; k < N; k++) {
             u[k] = ampi_bits_of_f32(x[k]);
             if (size == 2) u[k] = ampi_stochastic(u[k], draws->of(k));
-            else if (size == 1)
-                u[k] = SECOND ? ampi_v_code(x[k], down, draws->of(k))
-                              : ampi_m_code(x[k], down, draws->of(k));
+            else if (size == 1) u[k] = ampi_encode(x[k], down, draws->of(k), SECOND);
         }
         if (size != 4) draws->next();
         ampi_packed<BYTES, N>::put(s.data, i, size, u);
@@ -1716,8 +1713,8 @@ template <int KIND, int BYTES, int N> struct ampi_all_moments {
                          ampi_draws<N> *draws) {
         const uint32_t of_m = size == 1 && has_m ? m.largest(x, here) : 0u;
         const uint32_t of_v = size == 1 && HAS_V ? v.largest(y, here) : 0u;
-        m.exponent = (of_m + (uint32_t)AMPI_ROOM_ABOVE) >> 23;
-        v.exponent = (of_v + (uint32_t)AMPI_ROOM_ABOVE) >> 23;
+        m.exponent = (of_m + AMPI_HEADROOM) >> 23;
+        v.exponent = (of_v + AMPI_HEADROOM) >> 23;
         if (plain()) {
             m.put_plain(t.moment[0], i, x, draws);
             if (HAS_V) v.put_plain(t.moment[1], i, y, draws);

@@ -185,13 +185,13 @@ TEST(codes, "codes of 8 bits are their definition's in double: each comes back a
         const scale    s    = scale_of(exponents[k]);
         const double   unit = ldexp(1.0, exponents[k] - 127);
         for (q = 0; q < 256; q++) {
-            const float m = ampi_m_value(q, s.up), v = ampi_v_value(q, s.up);
+            const float m = ampi_decode(q, s.up, 0), v = ampi_decode(q, s.up, 1);
             CHECK((double)v == code_value(q, least_v) * unit);
             CHECK((double)m == (q < 128 ? 1.0 : -1.0) * code_value(q % 128, least_m) * unit);
             CHECK((bits_of(m) >> 31) == q / 128);
             /* the last ones are only rounded up to */
-            if (q % 128 < 127) CHECK_EQ_U32(ampi_m_code(m, s.down, all) & 255u, q);
-            if (q % 255 > 0) CHECK_EQ_U32(ampi_v_code(v, s.down, all) & 255u, q);
+            if (q % 128 < 127) CHECK_EQ_U32(ampi_encode(m, s.down, all, 0) & 255u, q);
+            if (q % 255 > 0) CHECK_EQ_U32(ampi_encode(v, s.down, all, 1) & 255u, q);
         }
         for (i = 0; i < (test_state.quick == 2 ? 1000u : test_state.quick ? 20000u : 2000000u); i++) {
             const double   y = ldexp(1.0 + random_next(&rng) / 4294967296.0, -(int)(i % 20));
@@ -201,8 +201,8 @@ TEST(codes, "codes of 8 bits are their definition's in double: each comes back a
             const uint32_t m = code_below(at, least_m, 127), v = code_below(at, least_v, 255);
             const double   pm = (at - code_value(m, least_m)) / (code_value(m + 1, least_m) - code_value(m, least_m));
             const double   pv = (at - code_value(v, least_v)) / (code_value(v + 1, least_v) - code_value(v, least_v));
-            const uint32_t got_m = ampi_m_code(sign ? -x : x, s.down, c) & 255u;
-            const uint32_t got_v = ampi_v_code(x, s.down, c) & 255u;
+            const uint32_t got_m = ampi_encode(sign ? -x : x, s.down, c, 0) & 255u;
+            const uint32_t got_v = ampi_encode(x, s.down, c, 1) & 255u;
             const double   near = 1.0 / 32768; /* a sum rounded to 2^-24 of a step of 2^-4 */
             const double   down_m = pm + c / 65536.0, down_v = pv + c / 65536.0;
             CHECK(got_m == (m | sign) || got_m == ((m + 1) | sign));
@@ -211,17 +211,17 @@ TEST(codes, "codes of 8 bits are their definition's in double: each comes back a
             if (fabs(down_v - 1.0) > near && v) CHECK_EQ_U32(got_v, (down_v >= 1.0) + v);
             CHECK(got_v >= 1);
         }
-        CHECK_EQ_U32(ampi_m_code(0.0f, s.down, all) & 255u, 0);
-        CHECK_EQ_U32(ampi_m_code(float_of(minus), s.down, all) & 255u, 128);
-        CHECK_EQ_U32(ampi_v_code(0.0f, s.down, all) & 255u, 1);
-        CHECK_EQ_U32(ampi_v_code(float_of(1), s.down, 0) & 255u, 1);
-        CHECK_EQ_U32(ampi_m_code(float_of(0xff800000u), s.down, 0) & 255u, 255);
-        CHECK_EQ_U32(ampi_m_code(float_of(0x7f800000u), s.down, all) & 255u, 127);
-        CHECK_EQ_U32(ampi_v_code(float_of(0x7f800000u), s.down, 0) & 255u, 254);
-        CHECK_EQ_U32(ampi_v_code(float_of(0x7f800000u), s.down, all) & 255u, 255);
+        CHECK_EQ_U32(ampi_encode(0.0f, s.down, all, 0) & 255u, 0);
+        CHECK_EQ_U32(ampi_encode(float_of(minus), s.down, all, 0) & 255u, 128);
+        CHECK_EQ_U32(ampi_encode(0.0f, s.down, all, 1) & 255u, 1);
+        CHECK_EQ_U32(ampi_encode(float_of(1), s.down, 0, 1) & 255u, 1);
+        CHECK_EQ_U32(ampi_encode(float_of(0xff800000u), s.down, 0, 0) & 255u, 255);
+        CHECK_EQ_U32(ampi_encode(float_of(0x7f800000u), s.down, all, 0) & 255u, 127);
+        CHECK_EQ_U32(ampi_encode(float_of(0x7f800000u), s.down, 0, 1) & 255u, 254);
+        CHECK_EQ_U32(ampi_encode(float_of(0x7f800000u), s.down, all, 1) & 255u, 255);
     }
-    CHECK(is_nan(bits_of(ampi_m_value(0, ampi_up_of(255)))));
-    CHECK(is_nan(bits_of(ampi_v_value(0, ampi_up_of(255)))));
+    CHECK(is_nan(bits_of(ampi_decode(0, ampi_up_of(255), 0))));
+    CHECK(is_nan(bits_of(ampi_decode(0, ampi_up_of(255), 1))));
 }
 
 /* ------------------------------------------------------------------------- stochastic rounding */
@@ -637,8 +637,7 @@ TEST(moments_out, "manual: amp_optimizer_moments gives what is stored, as fp32: 
                     float              want;
                     if (m->format == AMP_FORMAT_F32) memcpy(&want, code + 4 * i, 4);
                     else if (m->format == AMP_FORMAT_BF16) want = amp_bf16_to_f32(((const amp_bf16 *)m->data)[i]);
-                    else want = k ? ampi_v_value(code[i], ampi_up_of(m->scale[i / 32]))
-                                  : ampi_m_value(code[i], ampi_up_of(m->scale[i / 32]));
+                    else want = ampi_decode(code[i], ampi_up_of(m->scale[i / 32]), k);
                     CHECK_EQ_F32(out[k][i], want);
                 }
             for (k = 0; k < 2; k++) free(out[k]);
@@ -799,10 +798,10 @@ static void means_of(const amp_optimizer *opt, size_t k, double *m, double *v) {
     size_t           i;
     *m = *v = 0.0;
     for (i = k; i < s->n; i += 4) {
-        *m += fabs((double)ampi_m_value(((const uint8_t *)s->moment[0].data)[i],
-                                       ampi_up_of(s->moment[0].scale[i / 32])));
-        *v += (double)ampi_v_value(((const uint8_t *)s->moment[1].data)[i],
-                                   ampi_up_of(s->moment[1].scale[i / 32]));
+        *m += fabs((double)ampi_decode(((const uint8_t *)s->moment[0].data)[i],
+                                       ampi_up_of(s->moment[0].scale[i / 32]), 0));
+        *v += (double)ampi_decode(((const uint8_t *)s->moment[1].data)[i],
+                                   ampi_up_of(s->moment[1].scale[i / 32]), 1);
     }
     *m /= (double)(s->n / 4);
     *v /= (double)(s->n / 4);
