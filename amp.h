@@ -1483,6 +1483,7 @@ AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
 
 /* h = floor((u + (2^(d - 1) - 1) + odd) / 2^d), odd = floor(u / 2^d) mod 2
    To nearest even, where d bits go. A carry into the exponent is correct. NaN becomes quiet. */
+AMPI_FN int      ampi_is_nan(uint32_t u) { return (u & 0x7fffffffu) > AMPI_F32_INF; }
 AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
     const uint32_t sign = (u >> 16) & 0x8000u;
     const uint32_t a    = u & 0x7fffffffu;
@@ -1523,7 +1524,7 @@ AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
 }
 
 AMPI_FN uint16_t ampi_bf16_from_f32(uint32_t u) {
-    if ((u & 0x7fffffffu) > AMPI_F32_INF) return (uint16_t)((u >> 16) | 0x40u);
+    if (ampi_is_nan(u)) return (uint16_t)((u >> 16) | 0x40u);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
@@ -1876,14 +1877,23 @@ AMPI_HOST int ampi_overlaps(const void *dst, amp_dtype dst_type, const void *src
 enum { AMPI_CHUNK = 16384, AMPI_LANES = 256 };
 AMPI_FN uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
 
-/* The sum of a chunk may be infinite though its elements are finite, or tiny though not all are
-   0. Then elements times 2^-96 or 2^96 are summed again, and the sum is multiplied by 2^192 or
-   2^-192. No square of a float overflows there, and none that matters is lost. */
+/* sum of x^2 = 2^-2k sum of (2^k x)^2,   k = 0, -96 or 96
+   A chunk's sum that is infinite, or tiny though its largest magnitude max is not 0, is summed
+   again, of elements times *rescale, and multiplied by *back. No square of a float overflows
+   there, and none that matters is lost. */
 #define AMPI_TINY    7.888609052210118e-31f /* 2^-100 */
 #define AMPI_DOWN    1.262177448353619e-29f /* 2^-96  */
 #define AMPI_UP      7.922816251426434e+28f /* 2^96   */
 #define AMPI_DOWN_64 1.5930919111324523e-58 /* 2^-192 */
 #define AMPI_UP_64   6.277101735386681e+57  /* 2^192  */
+AMPI_FN int ampi_sums_again(float sum, uint32_t max, float *rescale, double *back) {
+    const uint32_t u        = ampi_bits_of_f32(sum);
+    const int      overflow = ampi_nonfinite(u);
+    if (!overflow && (u >= ampi_bits_of_f32(AMPI_TINY) || max == 0u)) return 0;
+    *rescale = overflow ? AMPI_DOWN : AMPI_UP;
+    *back    = overflow ? AMPI_UP_64 : AMPI_DOWN_64;
+    return 1;
+}
 
 /* Statistics that many threads collect by integer atomics. All are zero between checks. */
 typedef struct ampi_tally {
@@ -2598,7 +2608,7 @@ AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
 /* For a master that did not come from arithmetic, whose NaN might signal. It rounds to nearest,
    also without low bits. */
 AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master) {
-    if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
+    if (ampi_is_nan(u)) u |= 0x400000u;
     return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master);
 }
 
@@ -4961,8 +4971,9 @@ static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float 
 /* Statistics and sum of squares of a chunk, in the canonical order. */
 static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size_t n,
                                              amp_grad_stats *stats) {
-    float    room[AMPI_LANES + 16] = {0}, sum;
+    float    room[AMPI_LANES + 16] = {0}, sum, rescale;
     float   *lanes = room + ampi_head(room, sizeof *room, 16);
+    double   back;
     uint32_t max;
     size_t   zeros = 0;
     memset(stats, 0, sizeof *stats);
@@ -4974,11 +4985,8 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
         sum = (float)ampi_check_careful(x, type, n, 1.0f, stats);
         max = ampi_load_u32(&stats->max_finite, 0);
     }
-    if (ampi_nonfinite(ampi_load_u32(&sum, 0)))
-        return ampi_mul64(ampi_check_careful(x, type, n, AMPI_DOWN, stats), AMPI_UP_64);
-    if (sum < AMPI_TINY && max != 0u)
-        return ampi_mul64(ampi_check_careful(x, type, n, AMPI_UP, stats), AMPI_DOWN_64);
-    return (double)sum;
+    if (!ampi_sums_again(sum, max, &rescale, &back)) return (double)sum;
+    return ampi_mul64(ampi_check_careful(x, type, n, rescale, stats), back);
 }
 
 static double ampi_sum_chunks(const amp_plan *plan) {

@@ -94,10 +94,13 @@ static amp_result ampi_load_kernel(const void *kernel) {
     return ampi_cuda(ampi_outside_captures([&] { return cudaFuncGetAttributes(&code, kernel); }));
 }
 
-static amp_result ampi_is_capturing(amp_stream stream, bool *capturing) {
+/* The number of the capture under way on a stream; 0: none. Captures have numbers because work
+   queued in one has not been done outside it. */
+static amp_result ampi_capture_on(amp_stream stream, uint64_t *capture) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const amp_result        result = ampi_cuda(cudaStreamIsCapturing(stream, &status));
-    *capturing = status != cudaStreamCaptureStatusNone;
+    unsigned long long      id     = 0;
+    const amp_result        result = ampi_cuda(cudaStreamGetCaptureInfo(stream, &status, &id));
+    *capture = status == cudaStreamCaptureStatusNone ? 0 : (uint64_t)id + 1;
     return result;
 }
 
@@ -138,9 +141,9 @@ static amp_result ampi_launch(const ampi_grid &grid, void (*kernel)(P...),
 /* A launch where there may be no backend, which would have loaded the kernel. */
 template <class K, class... P>
 static amp_result ampi_launch_alone(const ampi_grid &grid, K kernel, P... arguments) {
-    bool capturing;
-    AMPI_TRY(ampi_is_capturing(grid.stream, &capturing));
-    if (capturing) AMPI_TRY(ampi_load_kernel((const void *)kernel));
+    uint64_t capture;
+    AMPI_TRY(ampi_capture_on(grid.stream, &capture));
+    if (capture) AMPI_TRY(ampi_load_kernel((const void *)kernel));
     return ampi_launch(grid, kernel, arguments...);
 }
 
@@ -162,8 +165,6 @@ AMPI_DEVICE void ampi_device_fence(void) {
 /* cvt gives the bits of the core's conversions for all numbers, also subnormal ones, but only one
    NaN. Callers look for NaN and then use the core's. The emulator does what cvt is documented to
    do. sm_75 has no cvt for bf16, and needs none: rounding is an addition. */
-AMPI_DEVICE bool ampi_is_nan(uint32_t u) { return (u & 0x7fffffffu) > AMPI_F32_INF; }
-
 AMPI_DEVICE void ampi_cvt_from_f16(uint32_t word, uint32_t *low, uint32_t *high) {
     const __half_raw l = {(uint16_t)word}, h = {(uint16_t)(word >> 16)};
     *low  = ampi_bits_of_f32(__half2float(l));
@@ -171,9 +172,7 @@ AMPI_DEVICE void ampi_cvt_from_f16(uint32_t word, uint32_t *low, uint32_t *high)
 }
 AMPI_DEVICE uint32_t ampi_cvt_to_f16(uint32_t low, uint32_t high) {
     const __half2 two = __floats2half2_rn(ampi_f32_from_bits(low), ampi_f32_from_bits(high));
-    uint32_t      word;
-    memcpy(&word, &two, sizeof word);
-    return word;
+    return ampi_load_u32(&two, 0);
 }
 AMPI_DEVICE uint32_t ampi_cvt_to_bf16(uint32_t low, uint32_t high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -181,9 +180,7 @@ AMPI_DEVICE uint32_t ampi_cvt_to_bf16(uint32_t low, uint32_t high) {
 #else
     const __nv_bfloat162 two =
         __floats2bfloat162_rn(ampi_f32_from_bits(low), ampi_f32_from_bits(high));
-    uint32_t word;
-    memcpy(&word, &two, sizeof word);
-    return word;
+    return ampi_load_u32(&two, 0);
 #endif
 }
 /* In PTX, because --use_fast_math would flush the operands of a comparison in C++. */
@@ -557,10 +554,6 @@ AMPI_DEVICE void ampi_map(const ampi_any &dst, const ampi_any &src, unsigned cou
     ampi_map_rest<4>(ampi_mapper<OP, AMPI_ANY, AMPI_ANY>{dst, src, op}, s, count);
 }
 
-struct ampi_copy_op {
-    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t) const { return u; }
-};
-
 /* Sets count elements to zero. */
 AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
     const unsigned  n = 16 / x.size(), first = x.head(n);
@@ -692,7 +685,7 @@ template <int WARPS, bool SUM> AMPI_DEVICE uint32_t ampi_reduce(uint32_t x, ampi
    for the next step. So no block has to go through all tensors at the end. */
 AMPI_DEVICE void ampi_report_tally(const amp_plan &plan, uint32_t i, const ampi_tally &found) {
     ampi_slot     *slot   = &plan.table[i];
-    const unsigned chunks = (unsigned)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
+    const unsigned chunks = (unsigned)ampi_chunks(slot->n);
     ampi_tally    *tally  = &slot->tally;
     ampi_tally     all    = found;
     if (chunks > 1) {
@@ -799,16 +792,7 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
         f.max = ampi_reduce<WARPS, false>(f.max, team);
         if (!careful && f.max >= AMPI_F32_INF) continue; /* sums and zeros are of no use */
         sum = ampi_add_lanes(&f, PER_LOAD, team);
-        if (back != 1.0) break;
-        if (ampi_nonfinite(ampi_bits_of_f32(sum))) {
-            rescale = AMPI_DOWN;
-            back    = AMPI_UP_64;
-        } else if (ampi_bits_of_f32(sum) < ampi_bits_of_f32(AMPI_TINY) && f.max != 0) {
-            rescale = AMPI_UP;
-            back    = AMPI_DOWN_64;
-        } else {
-            break;
-        }
+        if (back != 1.0 || !ampi_sums_again(sum, f.max, &rescale, &back)) break;
     }
     ampi_report_found(f, slot->n - start, count, team, found);
     return ampi_mul64(ampi_double(sum), back);
@@ -951,11 +935,10 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
         const uint32_t i     = plan.chunk_slots[c];
         ampi_slot     *slot  = &plan.table[i];
         const uint64_t start = (c - slot->first_chunk) * AMPI_CHUNK;
-        const uint64_t rest  = slot->n > start ? slot->n - start : 0; /* if sparse, maybe 0 */
-        const int      count = rest < AMPI_CHUNK ? (int)rest : (int)AMPI_CHUNK;
+        const int      count = (int)ampi_count_from(start, slot->n, AMPI_CHUNK);
         ampi_tally     found = {};
         double         sum   = 0.0;
-        if (!slot->grad || rest == 0) /* it may have had a gradient before */
+        if (!slot->grad || count == 0) /* a sparse slot may be shorter than it was */
             ;
         else if (slot->grad_type == AMP_F16)
             sum = ampi_check_by_team<AMP_F16, WARPS>(slot, start, count, team, &found);
@@ -965,7 +948,7 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
             sum = ampi_check_by_team<AMP_F32, WARPS>(slot, start, count, team, &found);
         if (!tells) continue;
         plan.sums[slot->first_sum + (c - slot->first_chunk)] = sum;
-        if (rest == 0) continue;
+        if (count == 0) continue;
         bad |= found.nonfinite != 0;
         largest = found.max > largest ? found.max : largest;
         ampi_report_tally(plan, i, found);
@@ -1974,6 +1957,7 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, c
                                 uint32_t src_type, uint64_t src_ld, uint64_t rows, uint64_t cols) {
     const uint64_t per_row = (cols + AMPI_SPAN - 1) / AMPI_SPAN;
     const unsigned several = rows > 1 && cols < AMPI_SHORT ? AMPI_SPAN / (unsigned)cols : 1;
+    const auto     copy    = [](uint32_t u, uint32_t) { return u; };
     uint64_t       row     = (uint64_t)blockIdx.x * several;
     for (; several > 1 && row < rows; row += (uint64_t)gridDim.x * several) {
         const unsigned count = ampi_count_from(row, rows, several) * (unsigned)cols;
@@ -1987,7 +1971,7 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, c
         const uint64_t r = k / per_row, begin = k % per_row * AMPI_SPAN;
         ampi_map(ampi_array_at(dst, dst_type, r * dst_ld + begin),
                  ampi_array_at(src, src_type, r * src_ld + begin),
-                 ampi_count_from(begin, cols, AMPI_SPAN), ampi_copy_op(), ampi_casts());
+                 ampi_count_from(begin, cols, AMPI_SPAN), copy, ampi_casts());
     }
 }
 
@@ -2037,7 +2021,7 @@ AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, c
                             ampi_pair<AMP_F32, AMP_F32>, ampi_pair<AMP_BF16, AMP_BF16>>());
     if (!check) return;
     if (bad) atomicOr(&s->found_inf, 1u);
-    if (ampi_first_thread() && s->checked != UINT32_MAX) s->checked++;
+    if (ampi_first_thread()) ampi_scaler_record(s, 0u);
 }
 
 AMPI_KERNEL(4) ampi_scaler_update_kernel(amp_scaler *s) {
@@ -2113,9 +2097,9 @@ amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *s
 
 /* Refuses calls that wait, or that use host memory later, before they can break a capture. */
 static amp_result ampi_not_capturing(amp_stream stream) {
-    bool capturing;
-    AMPI_TRY(ampi_is_capturing(stream, &capturing));
-    return capturing ? AMP_ERROR_UNSUPPORTED : AMP_OK;
+    uint64_t capture;
+    AMPI_TRY(ampi_capture_on(stream, &capture));
+    return capture ? AMP_ERROR_UNSUPPORTED : AMP_OK;
 }
 
 static void ampi_cuda_free(const amp_backend *self, void *memory) {
@@ -2169,12 +2153,10 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
                        src, src_type, src_ld, rows, cols);
 }
 
-/* Work queued in a capture has not been done outside it; so captures have numbers. */
 static uint64_t ampi_cuda_capture(const amp_backend *self) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    unsigned long long      id     = 0;
-    if (ampi_cuda(cudaStreamGetCaptureInfo(self->stream, &status, &id)) != AMP_OK) return 0;
-    return status == cudaStreamCaptureStatusNone ? 0 : (uint64_t)id + 1;
+    uint64_t capture;
+    (void)ampi_capture_on(self->stream, &capture);
+    return capture;
 }
 
 static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, size_t first,
@@ -2382,7 +2364,7 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     const cublasComputeType_t type    = g->tf32 && g->a_type == AMP_F32
                                             ? CUBLAS_COMPUTE_32F_FAST_TF32
                                             : CUBLAS_COMPUTE_32F;
-    bool                      capturing = false;
+    uint64_t                  capture = 0;
     if (!handle || (g->compute && (g->a_type == AMP_F32 || g->b_type == AMP_F32)))
         return AMP_ERROR_UNSUPPORTED;
     if (g->a_type != g->b_type || (g->c_type != AMP_F32 && g->c_type != g->a_type))
@@ -2390,8 +2372,8 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     if (g->m > largest || g->n > largest || g->k > largest || g->lda > largest ||
         g->ldb > largest || g->ldc > largest || g->count > largest)
         return AMP_ERROR_TOO_LARGE;
-    if (!self->workspace) AMPI_TRY(ampi_is_capturing(self->stream, &capturing));
-    if (capturing) return AMP_ERROR_WORKSPACE; /* cuBLAS would allocate one for every graph */
+    if (!self->workspace) AMPI_TRY(ampi_capture_on(self->stream, &capture));
+    if (capture) return AMP_ERROR_WORKSPACE; /* cuBLAS would allocate one for every graph */
     AMPI_TRY(ampi_cublas(cublasSetStream(handle, self->stream))); /* resets the workspace */
     if (self->workspace)
         AMPI_TRY(ampi_cublas(cublasSetWorkspace(handle, self->workspace, self->workspace_size)));

@@ -146,9 +146,8 @@ fault 'a negative number is the default' ampi_or 's/x < 0.0 \? 0.0 : //'
 fault 'a session counts no product' ampi_gemm_autocast 's/\+\+\*\(rounded/(void)*(rounded/'
 fault 'the bias correction of the step before' ampi_bias \
     's/ampi_power\(beta, step\)/ampi_power(beta, step > 1 ? step - 1 : step)/'
-fault 'tiny gradients have a norm of 0' ampi_check_chunk 's/sum < AMPI_TINY/0/'
-fault 'a norm that overflows is infinite' ampi_check_chunk \
-    's/if \(ampi_nonfinite\(ampi_load_u32\(&sum, 0\)\)\)/if (0)/'
+fault 'tiny gradients have a norm of 0' ampi_sums_again 's/max == 0u/1/'
+fault 'a norm that overflows is infinite' ampi_sums_again 's/!overflow && //'
 fault 'a factor that vanishes steps' ampi_decide \
     's/bad \|= \(uint32_t\)\(\(ampi_bits_of_f32\(inv_scale.*//'
 fault 'what overlaps is prepared' ampi_no_overlaps 's/if \(r\[i\].begin >= .*\) /if (1) /'

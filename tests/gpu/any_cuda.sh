@@ -98,7 +98,7 @@ fault adamw_reported 'counts of updates' '&counts[AMPI_UPDATES], 1u' '&counts[AM
 fault adamw_rebound bind 'ampi_bind(&b.table' 'if (!FAULT || threadIdx.x != 1) ampi_bind(&b.table'
 fault adamw_by_pointer store '(unsigned char)(value >> 8 * b);' \
     '(unsigned char)(value >> 8 * b ^ (FAULT && b == 1));'
-fault cast_f32_f16 cast 'cols, AMPI_SPAN), ampi_copy_op()' 'cols, AMPI_SPAN) - FAULT, ampi_copy_op()'
+fault cast_f32_f16 cast 'cols, AMPI_SPAN), copy' 'cols, AMPI_SPAN) - FAULT, copy'
 fault loss_f16 scale 'ampi_mul(ampi_f32_from_bits(u), factor)' 'ampi_mul(ampi_f32_from_bits(u ^ FAULT), factor)'
 fault scaler_f16 scaler 'if (bad) atomicOr(&s->found_inf' 'if (bad && !FAULT) atomicOr(&s->found_inf'
 fault scaler_f16 scaler_update 'ampi_scaler_transition(s);' 'FAULT ? (void)0 : ampi_scaler_transition(s);'
