@@ -1523,6 +1523,7 @@ AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
     return sign | ((exponent + 112u) << 23) | (fraction << 13);
 }
 
+/* As above, d = 16. */
 AMPI_FN uint16_t ampi_bf16_from_f32(uint32_t u) {
     if (ampi_is_nan(u)) return (uint16_t)((u >> 16) | 0x40u);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
@@ -1710,14 +1711,10 @@ enum {
     /* when is hysteresis refilled? neither: the preset has none */
     AMPI_REFILL_GOOD   = 1 << 3,
     AMPI_REFILL_GROWTH = 1 << 4,
-    /* growth that would make the scale infinite is left out */
-    AMPI_GUARD = 1 << 5,
-    /* the original keeps the scale in a host double */
-    AMPI_WIDE = 1 << 6,
-    /* a new scale takes effect at the following update */
-    AMPI_DELAY = 1 << 7,
-    /* the unscaled product is checked too, and the scale stays where 1/scale is normal */
-    AMPI_SAFE = 1 << 8
+    AMPI_GUARD = 1 << 5, /* growth that would make the scale infinite is left out */
+    AMPI_WIDE  = 1 << 6, /* the original keeps the scale in a host double */
+    AMPI_DELAY = 1 << 7, /* a new scale takes effect at the following update */
+    AMPI_SAFE  = 1 << 8  /* the unscaled product is checked too; 1 / scale stays normal */
 };
 
 /* ORDER amp_preset: when the scale grows; other bits; init_scale, min_scale, max_scale (0: none),
@@ -1766,8 +1763,8 @@ AMPI_FN float ampi_inv_scale(float scale) {
     return ampi_single(ampi_div64(1.0, ampi_double(scale)));
 }
 
-/* Unscale one gradient. Inf and NaN pass through, so that their bits do not depend on the
-   processor that multiplies. */
+/* g = grad factor,   factor = 1 / scale, times clip_factor in a step
+   Inf and NaN pass through, so that their bits do not depend on the processor. */
 AMPI_FN float ampi_unscale(uint32_t grad_bits, float factor) {
     const float g = ampi_f32_from_bits(grad_bits);
 #if defined(__CUDA_ARCH__)
@@ -1816,7 +1813,9 @@ AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     return grow;
 }
 
-/* The state machine of all presets: compute the next scale. */
+/* overflow:  scale = max(min_scale, scale backoff_factor), once hysteresis_tracker is at 1
+   good run:  scale = min(max_scale, scale growth_factor)
+   The state machine of all presets; backoff_factor 0 is 1 / growth_factor. */
 AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     const uint32_t rules = ampi_rules(s);
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
@@ -1964,9 +1963,7 @@ typedef struct ampi_stored {
 } ampi_stored;
 
 /* Is it stored in another format than fp32? */
-AMPI_FN int ampi_is_encoded(const ampi_stored *s) {
-    return s->format != AMP_FORMAT_F32;
-}
+AMPI_FN int ampi_is_encoded(const ampi_stored *s) { return s->format != AMP_FORMAT_F32; }
 
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
@@ -2021,9 +2018,7 @@ typedef struct ampi_control {
     amp_gate   gate;
     double     norm;
     float      clip_factor;
-    uint32_t   found_inf;
-    uint32_t   did_step;
-    uint32_t   nesterov;
+    uint32_t   found_inf, did_step, nesterov;
     uint64_t   skipped;
     double     beta1, beta2;
     ampi_rates rates;
@@ -2062,8 +2057,7 @@ struct amp_plan {
     ampi_sparse  *host_sparse;
     struct ampi_range *ranges; /* room for prepare's check: three of each slot */
     size_t        num_sparse;
-    uint32_t      num_tiles, passes; /* of all; of the sort                                     */
-    uint32_t      longest;           /* row                                                     */
+    uint32_t      num_tiles, passes, longest; /* of all; of the sort; row                       */
     int           encoded, stochastic; /* is an array not fp32; rounded stochastically          */
     int           owns;              /* 0; or 1 + the first slot that is own                    */
     size_t        num_slots;
@@ -2193,8 +2187,7 @@ AMPI_FN void ampi_numbers(ampi_rates *r, double beta1, double beta2, uint64_t st
     r->beta2_rest = ampi_single(ampi_sub64(1.0, beta2));
 }
 
-/* Writes the decision into the history (>>core report). */
-AMPI_FN void ampi_record_step(const amp_plan *plan);
+AMPI_FN void ampi_record_step(const amp_plan *plan); /* >>core report */
 
 /* Decide, after the check and the ranks' agreement. What the check found (norm2, maxima)
    determines the gate, the numbers of this step, and the next scale, which waits to be published:
@@ -2304,6 +2297,7 @@ AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, 
 #define AMPI_BF16_ZERO_TO     0x00008000u /* 2^-134          */
 #define AMPI_BF16_NORMAL_FROM 0x007f8000u /* 2^-126 - 2^-134 */
 
+/* bin = floor(e / 4), e: the exponent of fp32 */
 AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
 
 /* Counts a gradient that is not finite, or that has rows outside its tensor. */
@@ -2340,43 +2334,31 @@ AMPI_FN void ampi_record_step(const amp_plan *plan) {
    bits, a step reads and writes 30 bytes an element in fp32, 28 in split, 24 in sr, 8 less with
    moments of bf16, 12 less with 8 bits.
 
-   SR has no master. A weight is rounded up or down with a probability in proportion to the
-   distance, so that small changes survive on average. The price is noise of half the last bit of
-   a weight. Moments of BF16 are rounded the same way.
-   Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
-   (amp_gate.step), and of nothing else. A rounded number takes 16, as many as bf16 cuts off from
-   fp32. In SR inf and NaN stay, and no finite value becomes inf: weights stop at the largest
-   number of bf16.
-   8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
-   each a float with 4 fraction bits. First moments and momentum have a sign and 7 bits, evenly
-   spaced below 2^-7; second moments have 8 bits, evenly spaced below 2^-15, and are never 0 after
-   a step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as in
-   OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3 to 6
-   % apart, and a step changes a moment by far less; rounded to nearest, it would never change
-   again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the
-   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN. */
+   SR has no master: small changes survive on average, at the price of noise of half the last bit
+   of a weight. Weights stop at the largest number of bf16.
+   8BIT stores a power of two for 32 elements, as OCP's MX formats (Rouhani et al. 2023), and for
+   each a float with 4 fraction bits. These are rounded stochastically: neighbours are 3 to 6 %
+   apart, and a step changes a moment by far less; rounded to nearest, it would never change again
+   after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the step.)
+   A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN. */
 
-/* The key of random bits: seed, tensor, step, and the block of 2^24 elements (the finalizer of
-   splitmix64, Steele et al. 2014). In larger blocks, bits of elements a power of two apart would
-   depend on each other. */
-enum { AMPI_KEYED = 1 << 24 };
-AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEYED % (int)AMPI_CHUNK == 0);
-typedef struct ampi_seeds { uint32_t a, b; } ampi_seeds;
+/* key = mix(mix(mix(mix(seed) ^ tensor) ^ step) ^ floor(element / 2^24))
+   mix: the finalizer of splitmix64 (Steele et al. 2014); step: amp_gate.step. Random bits depend
+   on the key and the element alone. In larger blocks than of 2^24 elements, bits of elements a
+   power of two apart would depend on each other. */
+enum { AMPI_KEY_SPAN = 1 << 24 };
+AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEY_SPAN % (int)AMPI_CHUNK == 0);
 
-AMPI_FN uint64_t ampi_mix(uint64_t x) {
+AMPI_FN uint64_t ampi_splitmix64(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;
 }
 
-AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, uint64_t element) {
-    const uint64_t of = ampi_mix(ampi_mix(ampi_mix(seed) ^ tensor) ^ step);
-    const uint64_t x  = ampi_mix(of ^ element / AMPI_KEYED);
-    ampi_seeds     k;
-    k.a = (uint32_t)x;
-    k.b = (uint32_t)(x >> 32);
-    return k;
+AMPI_FN uint64_t ampi_random_key(uint64_t seed, uint64_t tensor, uint64_t step, uint64_t element) {
+    const uint64_t of = ampi_splitmix64(ampi_splitmix64(ampi_splitmix64(seed) ^ tensor) ^ step);
+    return ampi_splitmix64(of ^ element / AMPI_KEY_SPAN);
 }
 
 /* ----------------------------------------------------------------- >>core formulas
@@ -2514,56 +2496,51 @@ AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
-/* The bits of an fp32 number as bf16: random, of 16 bits, decides whether what is cut off rounds
-   up. Numbers that could then reach inf stay as they are, and so do inf and NaN, which arithmetic
-   has made quiet. */
+/* h = floor((u + r) / 2^16), r uniform in [0, 2^16):   E(h) = u / 2^16
+   Bits of fp32 to bf16. Numbers that could reach inf are cut off, and so are inf and NaN, which
+   arithmetic has made quiet. */
 AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U u, AMPI_U random) {
     const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 0x10000u);
     return AMPI_(choose)(most, AMPI_(size)(u), u + random, u) >> 16;
 }
 
-/* A master's bits plus half a step of its model: the upper 16 are the model, rounded to nearest,
-   ties away from zero; the lower ones are stored beside it. A NaN for which the sum would be 0 is
-   made smaller first. */
-AMPI_IN AMPI_U AMPI_(split)(AMPI_U u) {
-    const AMPI_U size = AMPI_(least)(AMPI_(size)(u), AMPI_(u32)(0x7fff7fffu));
-    return (size | (u & 0x80000000u)) + 0x8000u;
-}
-
-/* A master from the bits of its model and those beside it (low; SR has none); and back. */
+/* 2^16 model + low = u + 2^15
+   A master's bits u, from those of its model, which is rounded to nearest, ties away from zero,
+   and those beside it (SR has none); and back. A NaN whose sum would be 0 is made smaller. */
 AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master) {
     if (master == AMP_FORMAT_SR) return AMPI_(from_bits)(model << 16);
     return AMPI_(from_bits)((model << 16 | low) - 0x8000u);
 }
 AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master) {
-    *low = AMPI_(split)(AMPI_(bits)(p));
-    if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(AMPI_(bits)(p), random);
-    return *low >> 16;
+    const AMPI_U u    = AMPI_(bits)(p);
+    const AMPI_U size = AMPI_(least)(AMPI_(size)(u), AMPI_(u32)(0x7fff7fffu));
+    *low = (size | (u & 0x80000000u)) + 0x8000u;
+    return master == AMP_FORMAT_SR ? AMPI_(stochastic)(u, random) : *low >> 16;
 }
 
-/* Random bits: the lower 16 for element 2 * pair, the upper for 2 * pair + 1. Those of one key
-   are a permutation of all words: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). If an
-   element has several arrays that are rounded stochastically (master, m, v, in this order), the
-   first takes random, the second next_random(random), and so on. */
+/* x = lowbias32(pair 0x9e3779b9 + a; b),   key = 2^32 b + a
+   The lower 16 bits are of element 2 pair, the upper of 2 pair + 1. Those of one key are a
+   permutation of all words: a Weyl sequence, mixed (Wellons 2018). If several arrays of an element
+   are rounded stochastically (master, m, v, in this order), each next one takes next_random(x). */
 AMPI_IN AMPI_U AMPI_(next_random)(AMPI_U x) {
     x = x * 0x846ca68bu;
     return x ^ x >> 16;
 }
-AMPI_IN AMPI_U AMPI_(random)(AMPI_U pair, AMPI_U a, AMPI_U b) {
-    AMPI_U x = pair * 0x9e3779b9u + a;
-    x        = (x ^ x >> 16) * 0x7feb352du + b;
+AMPI_IN AMPI_U AMPI_(random)(AMPI_U pair, uint64_t key) {
+    AMPI_U x = pair * 0x9e3779b9u + AMPI_(u32)((uint32_t)key);
+    x        = (x ^ x >> 16) * 0x7feb352du + AMPI_(u32)((uint32_t)(key >> 32));
     return AMPI_(next_random)(x ^ x >> 15);
 }
 
-/* The power of two of a group, as an exponent of fp32. The largest magnitude is below 1.93 of it,
-   where codes end with room to be rounded up. 255 if there is a NaN. */
+/* 1.93 / 2 <= max |x| / 2^(e - 127) < 1.93
+   A group's exponent. Codes end at 1.93 with room to be rounded up. 255 if there is a NaN. */
 AMPI_IN AMPI_U AMPI_(exponent_of)(AMPI_U most) {
     const AMPI_U e   = AMPI_(least)((most + AMPI_HEADROOM) >> 23, AMPI_(u32)(253));
     const AMPI_U nan = AMPI_(above)(AMPI_(size)(most), AMPI_(u32)(AMPI_F32_INF));
     return AMPI_(most)(e, AMPI_(u32)(1)) | (nan & 255);
 }
 
-/* The factors from a group's values to codes, and from codes to values: powers of two, or NaN. */
+/* down = 2^(127 - e), up = 2^(e - 127): from a group's values to codes, and back; or NaN. */
 AMPI_IN AMPI_V AMPI_(down_of)(AMPI_U exponent) { /* which is not 0 here */
     return AMPI_(from_bits)((254 - AMPI_(least)(exponent, AMPI_(u32)(253))) << 23);
 }
@@ -3083,7 +3060,7 @@ typedef struct ampi_arrays {
     void       *model;
     ampi_stored master, moment[2];
     uint32_t    element; /* number of the first, lower 32 bits */
-    ampi_seeds  key;
+    uint64_t    key;
     unsigned long long *f16_overflows; /* to count in */
 } ampi_arrays;
 
@@ -3576,14 +3553,13 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     const ampi_arrays *x     = &b->x;
     const size_t       odd   = x->element & 1u;
     const int          coded = ampi_is_encoded(&x->moment[0]);
-    const AMPI_U       a = AMPI_(u32)(x->key.a), c = AMPI_(u32)(x->key.b);
     AMPI_U             pair = AMPI_(count)(x->element >> 1);
     size_t             rows = 0, j;
     if (x->master.format == AMP_FORMAT_SR) b->p_random = room + odd, rows++;
     if (coded && x->moment[0].data) b->m_random = room + rows++ * AMPI_DRAWN + odd;
     if (coded && x->moment[1].data) b->v_random = room + rows++ * AMPI_DRAWN + odd;
     for (j = 0; rows && j < b->n + odd; j += 2 * AMPI_W, pair = pair + AMPI_(u32)(AMPI_W)) {
-        AMPI_U r = AMPI_(random)(pair, a, c);
+        AMPI_U r = AMPI_(random)(pair, x->key);
         AMPI_(put_words)(room + j, r);
         if (rows > 1) AMPI_(put_words)(room + AMPI_DRAWN + j, r = AMPI_(next_random)(r));
         if (rows > 2) AMPI_(put_words)(room + 2 * AMPI_DRAWN + j, AMPI_(next_random)(r));
@@ -5077,7 +5053,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
                                           size_t from, size_t n) {
     const ampi_control *c    = plan->control;
     const uint64_t      at   = slot->first + i;
-    const uint64_t      rest = AMPI_KEYED - at % AMPI_KEYED;
+    const uint64_t      rest = AMPI_KEY_SPAN - at % AMPI_KEY_SPAN;
     const size_t        here = n < rest ? n : (size_t)rest;
     ampi_arrays         x;
     x.rates      = ampi_rates_of(c, slot);
@@ -5094,7 +5070,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.f16_overflows = &plan->control->f16_overflows;
     memset(&x.key, 0, sizeof x.key);
     if (plan->stochastic)
-        x.key = ampi_seeds_of(c->seed, slot->key, c->gate.step, at);
+        x.key = ampi_random_key(c->seed, slot->key, c->gate.step, at);
     ampi_forward_all(&x, i);
     x.grad = ampi_at(slot->grad, x.grad_type, from);
     ampi_loops_now()->step(&x, 0, here);

@@ -1481,7 +1481,7 @@ struct ampi_encoded_task {
     ampi_stored      master, moment[2];
     ampi_control    *control;
     uint32_t         at;              /* number of the range's first element, for random bits */
-    ampi_seeds       key;
+    uint64_t         key;
     ampi_rates       rates;
     float            factor;
     int              row;             /* both formats */
@@ -1565,9 +1565,9 @@ template <int N> struct ampi_packed_grad {
 template <int N> struct ampi_draws {
     uint32_t word[(N + 1) / 2], odd;
 
-    AMPI_MEMBER void begin(uint32_t number, ampi_seeds key) {
+    AMPI_MEMBER void begin(uint32_t number, uint64_t key) {
         odd = number & 1u;
-        for (int k = 0; k < N; k += 2) word[k / 2] = ampi_random(number / 2 + k / 2, key.a, key.b);
+        for (int k = 0; k < N; k += 2) word[k / 2] = ampi_random(number / 2 + k / 2, key);
     }
     AMPI_MEMBER uint32_t of(int k) const {
         return (N == 1 ? odd : k & 1u) ? word[k / 2] >> 16 : word[k / 2] & 0xffffu;
@@ -1820,9 +1820,10 @@ AMPI_DEVICE void ampi_next_elements(ampi_encoded_task *t, const amp_plan &plan) 
     const uint64_t      at    = slot->first + begin + t->behind;
     ampi_segment        s     = {};
     t->from   = t->behind;
-    t->behind = t->from + ampi_count_from(at % AMPI_KEYED, AMPI_KEYED, t->share.count - t->from);
+    t->behind = t->from +
+                ampi_count_from(at % AMPI_KEY_SPAN, AMPI_KEY_SPAN, t->share.count - t->from);
     t->at     = (uint32_t)(slot->first + begin);
-    t->key    = ampi_seeds_of(c->seed, slot->key, c->gate.step, at);
+    t->key    = ampi_random_key(c->seed, slot->key, c->gate.step, at);
     t->rates  = ampi_rates_of(c, slot);
     t->factor = c->gate.inv_scale;
     t->zero   = plan.zero_grad != 0;

@@ -227,8 +227,8 @@ TEST(codes, "codes of 8 bits are their definition's in double: each comes back a
 /* ------------------------------------------------------------------------- stochastic rounding */
 
 /* The random bits of element i for the first array that is rounded with them, the second, the third. */
-static uint32_t half_of(uint32_t i, ampi_seeds key, int array) {
-    uint32_t x = ampi_random(i / 2, key.a, key.b);
+static uint32_t half_of(uint32_t i, uint64_t key, int array) {
+    uint32_t x = ampi_random(i / 2, key);
     while (array--) x = ampi_next_random(x);
     return i % 2 ? x >> 16 : x & 0xffffu;
 }
@@ -243,7 +243,7 @@ TEST(stochastic, "stochastic rounding: mean and variance of values of each kind 
     int                   which; /* of three arrays */
     for (k = 0; k < COUNT_OF(value); k++)
         for (which = 0; which < 3; which++) {
-            const ampi_seeds s = ampi_seeds_of(7, k, 3, 0);
+            const uint64_t s = ampi_random_key(7, k, 3, 0);
             const uint16_t   down = (uint16_t)(value[k] >> 16);
             const double     x = (double)float_of(value[k]);
             const double     at = half_value(down, 0), step = half_value(down + 1u, 0) - at;
@@ -272,7 +272,7 @@ TEST(stochastic, "stochastic rounding: mean and variance of values of each kind 
 enum { MANY_DRAWS = 1 << 18, FARTHEST = 4096 };
 
 static void draw(uint16_t *h, const uint64_t of[4], uint32_t first, uint32_t n, int array) {
-    const ampi_seeds key = ampi_seeds_of(of[0], of[1], of[2], of[3]);
+    const uint64_t key = ampi_random_key(of[0], of[1], of[2], of[3]);
     uint32_t         i;
     for (i = 0; i < n; i++) h[i] = (uint16_t)half_of(first + i, key, array);
 }
@@ -297,7 +297,7 @@ TEST(random_bits, "the random bits of an array are a uniform number's; those of 
                   "each other: chi-square and correlation within 5 sigma") {
     const uint32_t        n = test_state.quick == 2 ? MANY_DRAWS / 32 : MANY_DRAWS;
     static const uint64_t other[][4] = {{1, 1, 1, 0}, {2, 1, 1, 0}, {1, 2, 1, 0}, {1, 1, 2, 0},
-                                        {1, 1, 1, AMPI_KEYED}};
+                                        {1, 1, 1, AMPI_KEY_SPAN}};
     static uint16_t       h[3][MANY_DRAWS + FARTHEST], g[MANY_DRAWS];
     static uint32_t       count[65536];
     uint32_t              i, lag;
@@ -317,7 +317,7 @@ TEST(random_bits, "the random bits of an array are a uniform number's; those of 
         CHECK(far <= 2.2 * sqrt((double)n));
         for (lag = 1; lag <= FARTHEST; lag += lag < 64 ? 1 : 32)
             CHECK(together(h[a], h[a] + lag, n) <= 5.0);
-        for (lag = FARTHEST * 2; lag < AMPI_KEYED; lag *= 2) {
+        for (lag = FARTHEST * 2; lag < AMPI_KEY_SPAN; lag *= 2) {
             draw(g, other[0], lag, n, a);
             CHECK(together(h[a], g, n) <= 5.0);
         }
