@@ -1509,6 +1509,7 @@ AMPI_FN uint32_t ampi_f16_overflows(const void *x, size_t n) {
     return count;
 }
 
+/* 2^(e - 15) (1 + f / 2^10), or 2^-24 f where e = 0 */
 AMPI_FN uint32_t ampi_f32_from_f16(uint16_t h) {
     const uint32_t sign     = (uint32_t)(h & 0x8000u) << 16;
     uint32_t       exponent = (uint32_t)(h >> 10) & 0x1fu;
@@ -1686,13 +1687,11 @@ AMPI_FN uint32_t ampi_bits_of_f32(float x) {
 AMPI_FN int ampi_is_zero(float x) { return (ampi_bits_of_f32(x) & 0x7fffffffu) == 0u; }
 
 /* Is *x inf or NaN? */
-AMPI_FN int ampi_nonfinite_at(const double *x) {
+AMPI_HOST int ampi_nonfinite_at(const double *x) {
     uint64_t bits;
-    uint32_t exponent;
     memcpy(&bits, x, 8);
-    exponent = (uint32_t)(bits >> 52) & 0x7ffu;
-    AMPI_HIDE(exponent);
-    return exponent == 0x7ffu;
+    AMPI_HIDE(bits);
+    return (bits >> 52 & 0x7ffu) == 0x7ffu;
 }
 
 /* -------------------------------------------------------------------- >>core scaler */
@@ -1777,7 +1776,7 @@ AMPI_FN float ampi_unscale(uint32_t grad_bits, float factor) {
 #endif
 }
 
-/* Law 5: would the largest finite magnitude become infinite when unscaled? */
+/* Law 5: max |g| / scale = inf? */
 AMPI_FN int ampi_product_overflows(const amp_scaler *s, uint32_t max_bits, float inv_scale) {
     if (!(ampi_rules(s) & AMPI_SAFE)) return 0;
     return ampi_nonfinite(ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(max_bits), inv_scale)));
@@ -1791,14 +1790,12 @@ AMPI_FN void ampi_scaler_record(amp_scaler *s, uint32_t found_inf) {
 
 /* Count a good step. Does it complete a run, after which the scale grows? */
 AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
-    const uint32_t test     = ampi_rules(s) & AMPI_GROW_MASK;
-    const int      interval = s->growth_interval;
-    const int      before   = s->growth_tracker;
-    const int      count    = before < INT32_MAX ? before + 1 : before;
-    int            grow     = 0;
+    const int interval = s->growth_interval, before = s->growth_tracker;
+    const int count    = before < INT32_MAX ? before + 1 : before;
+    int       grow     = 0;
     s->growth_tracker = count;
     if (interval <= 0) return 0;
-    switch (test) {
+    switch (ampi_rules(s) & AMPI_GROW_MASK) {
     case AMPI_GROW_EQUAL: grow = count == interval; break;
     case AMPI_GROW_REACH: grow = count >= interval; break;
     case AMPI_GROW_BEFORE: grow = before == interval; break;
@@ -2254,7 +2251,7 @@ AMPI_FN void ampi_publish(const amp_plan *plan) {
     c->moves          = 0u;
 }
 
-/* A step's constants for one tensor. */
+/* A tensor's constants: lr = lr lr_scale. */
 AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     ampi_rates r   = c->rates;
     r.lr           = ampi_mul(r.lr, slot->lr_scale);
@@ -2325,10 +2322,9 @@ AMPI_FN void ampi_record_step(const amp_plan *plan) {
     t->skip        = why;
     t->tensor      = r->bad ? (int32_t)(plan->num_slots - r->bad) : -1;
     r->bad         = 0;
-    if (!ampi_samples(plan)) return;
-    r->which ^= 1u;
-    r->sampled = number;
+    if (ampi_samples(plan)) r->which ^= 1u, r->sampled = number;
 }
+
 /* ------------------------------------------------------------------ >>core storage
    Formats, and random bits (codecs: >>core formulas). With AdamW and models and gradients of 16
    bits, a step reads and writes 30 bytes an element in fp32, 28 in split, 24 in sr, 8 less with
@@ -2346,8 +2342,8 @@ AMPI_FN void ampi_record_step(const amp_plan *plan) {
    mix: the finalizer of splitmix64 (Steele et al. 2014); step: amp_gate.step. Random bits depend
    on the key and the element alone. In larger blocks than of 2^24 elements, bits of elements a
    power of two apart would depend on each other. */
-enum { AMPI_KEY_SPAN = 1 << 24 };
-AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEY_SPAN % (int)AMPI_CHUNK == 0);
+enum { AMPI_PER_KEY = 1 << 24 };
+AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_PER_KEY % (int)AMPI_CHUNK == 0);
 
 AMPI_FN uint64_t ampi_splitmix64(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
@@ -2358,7 +2354,7 @@ AMPI_FN uint64_t ampi_splitmix64(uint64_t x) {
 
 AMPI_FN uint64_t ampi_random_key(uint64_t seed, uint64_t tensor, uint64_t step, uint64_t element) {
     const uint64_t of = ampi_splitmix64(ampi_splitmix64(ampi_splitmix64(seed) ^ tensor) ^ step);
-    return ampi_splitmix64(of ^ element / AMPI_KEY_SPAN);
+    return ampi_splitmix64(of ^ element / AMPI_PER_KEY);
 }
 
 /* ----------------------------------------------------------------- >>core formulas
@@ -2574,11 +2570,14 @@ AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, float up, const int second) {
 
 #if AMPI_PASS & AMPI_PASS_PLAIN
 
+/* Element i of size bytes: 4, 2, 1, or 0. */
 AMPI_FN void ampi_store_low(void *low, size_t i, size_t size, uint32_t u) {
-    if (size == 2) ampi_store_u16(low, i, (uint16_t)u);
+    if (size == 4) ampi_store_u32(low, i, u);
+    else if (size == 2) ampi_store_u16(low, i, (uint16_t)u);
     else if (size == 1) ((uint8_t *)low)[i] = (uint8_t)u;
 }
 AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
+    if (size == 4) return ampi_load_u32(low, i);
     return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
 }
 
@@ -5053,7 +5052,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
                                           size_t from, size_t n) {
     const ampi_control *c    = plan->control;
     const uint64_t      at   = slot->first + i;
-    const uint64_t      rest = AMPI_KEY_SPAN - at % AMPI_KEY_SPAN;
+    const uint64_t      rest = AMPI_PER_KEY - at % AMPI_PER_KEY;
     const size_t        here = n < rest ? n : (size_t)rest;
     ampi_arrays         x;
     x.rates      = ampi_rates_of(c, slot);

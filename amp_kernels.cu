@@ -567,10 +567,9 @@ AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
 /* ------------------------------------------------------------------- A: check */
 
 /* A team of WARPS warps takes a chunk, in rows of 256 elements, of which each thread has 8 /
-   WARPS. It is one warp if there are chunks enough for all multiprocessors, and four if there are
-   not, so that fetching a chunk takes fewer rounds. Rows begin at a multiple of 16 bytes, so a
-   thread's e-th element need not be of the lane with that number. But it is of the same lane in
-   every row, and a rotation of all lanes changes no pair of them. */
+   WARPS. Rows begin at a multiple of 16 bytes, so a thread's e-th element need not be of the lane
+   with that number. But it is of the same lane in every row, and a rotation of all lanes changes
+   no pair of them. */
 template <int WARPS> struct ampi_found {
     float    lane[8 / WARPS];
     uint32_t max;     /* bits of the largest magnitude */
@@ -1511,7 +1510,7 @@ template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
     uint32_t w[WORDS];
 
     AMPI_MEMBER void fetch(const void *base, size_t i, uint32_t size) {
-        if (ANY) w[0] = size == 4 ? ampi_load_u32(base, i) : ampi_load_low(base, i, size);
+        if (ANY) w[0] = ampi_load_low(base, i, size);
         else if (BYTES) ampi_fetch<ONCE, WORDS>((const char *)base + i * BYTES, w);
     }
     AMPI_MEMBER uint32_t of(int k) const {
@@ -1523,8 +1522,7 @@ template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
             to[k] = BYTES == 4   ? u[k]
                     : BYTES == 2 ? __byte_perm(u[2 * k], u[2 * k + 1], 0x5410)
                                  : ampi_four_bytes(u, 0);
-        if (ANY && size == 4) ampi_store_u32(base, i, *u);
-        else if (ANY) ampi_store_low(base, i, size, *u);
+        if (ANY) ampi_store_low(base, i, size, *u);
         else if (BYTES) ampi_put_vector<ONCE, WORDS>((char *)base + i * BYTES, to);
     }
 };
@@ -1742,8 +1740,7 @@ AMPI_DEVICE void ampi_models_of(const float *p, const ampi_draws<N> &draws, int 
     }
 }
 
-/* The groups of a range, or with N = 1 its other elements. All that a thread loads is under way
-   before any of it is used. */
+/* The groups of a range, or with N = 1 its other elements. */
 template <int KIND, int MASTER, int MOMENTS, int N>
 AMPI_DEVICE void ampi_step_encoded_as(typename ampi_encoded_in<N == 4>::type t) {
     enum { /* bytes of a moment, of what a master stores beside the model, of the model */
@@ -1820,8 +1817,7 @@ AMPI_DEVICE void ampi_next_elements(ampi_encoded_task *t, const amp_plan &plan) 
     const uint64_t      at    = slot->first + begin + t->behind;
     ampi_segment        s     = {};
     t->from   = t->behind;
-    t->behind = t->from +
-                ampi_count_from(at % AMPI_KEY_SPAN, AMPI_KEY_SPAN, t->share.count - t->from);
+    t->behind += ampi_count_from(at % AMPI_PER_KEY, AMPI_PER_KEY, t->share.count - t->from);
     t->at     = (uint32_t)(slot->first + begin);
     t->key    = ampi_random_key(c->seed, slot->key, c->gate.step, at);
     t->rates  = ampi_rates_of(c, slot);

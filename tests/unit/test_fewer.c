@@ -297,7 +297,7 @@ TEST(random_bits, "the random bits of an array are a uniform number's; those of 
                   "each other: chi-square and correlation within 5 sigma") {
     const uint32_t        n = test_state.quick == 2 ? MANY_DRAWS / 32 : MANY_DRAWS;
     static const uint64_t other[][4] = {{1, 1, 1, 0}, {2, 1, 1, 0}, {1, 2, 1, 0}, {1, 1, 2, 0},
-                                        {1, 1, 1, AMPI_KEY_SPAN}};
+                                        {1, 1, 1, AMPI_PER_KEY}};
     static uint16_t       h[3][MANY_DRAWS + FARTHEST], g[MANY_DRAWS];
     static uint32_t       count[65536];
     uint32_t              i, lag;
@@ -317,7 +317,7 @@ TEST(random_bits, "the random bits of an array are a uniform number's; those of 
         CHECK(far <= 2.2 * sqrt((double)n));
         for (lag = 1; lag <= FARTHEST; lag += lag < 64 ? 1 : 32)
             CHECK(together(h[a], h[a] + lag, n) <= 5.0);
-        for (lag = FARTHEST * 2; lag < AMPI_KEY_SPAN; lag *= 2) {
+        for (lag = FARTHEST * 2; lag < AMPI_PER_KEY; lag *= 2) {
             draw(g, other[0], lag, n, a);
             CHECK(together(h[a], g, n) <= 5.0);
         }
