@@ -4,7 +4,7 @@
 vpath %.sh tests/host tests/gpu tests/trainers tests/faults
 
 # Of tests/unit; scripts build the others there: tier.sh tiles, cblas.sh cblas, cuda.sh and ptx.sh cuda, sgemm.sh sgemm.
-TESTS    := numbers scaler optimizer errors report alloc zero sparse fewer gemm processors policy cache \
+TESTS    := numbers scaler optimizer errors report alloc zero sparse storage gemm processors policy cache \
             state recipes vectors bits model
 # Those that products reach, and of a step the least, which run on other processors than this one, too (tests/host/tier.sh).
 PRODUCTS := gemm cache policy recipes state sparse
@@ -65,7 +65,7 @@ SUPPORT := $(wildcard tests/support/*.h tests/vectors/*) tests/one.sh \
 # break? make check: both, without samples, and more. Long ones first, so that none is left alone at
 # the end. What takes more than ten seconds is cut into parts, of which make test has the first.
 HALVED    := $(foreach t,zero state numbers,sanitize/$(t))
-QUARTERED := $(foreach t,gemm fewer,sanitize/$(t))
+QUARTERED := $(foreach t,gemm storage,sanitize/$(t))
 CUT       := $(HALVED) $(QUARTERED)
 PARTS     := 1of2 2of2 1of4 2of4 3of4 4of4
 TEST_SUITES := cuda-plain-1of2 $(QUARTERED:%=%-1of4) $(HALVED:%=%-1of2) vector_files readme-cc compile-c compile-cxx \

@@ -257,9 +257,9 @@ static void rows(void) {
 }
 
 /* A step in each storage format, beside one in fp32. */
-static amp_optimizer fewer;
+static amp_optimizer stored;
 
-static void step_fewer(void) { MUST(amp_optimizer_step(&fewer, 1e-4f)); }
+static void step_storage(void) { MUST(amp_optimizer_step(&stored, 1e-4f)); }
 
 static void states(void) {
 #define KIND(name, master, moments) {name " adamw-step f16", {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
@@ -282,15 +282,15 @@ static void states(void) {
         t.weight    = p;
         t.grad      = g;
         t.grad_type = AMP_F16;
-        MUST(amp_optimizer_init(&fewer, &desc));
-        MUST(amp_optimizer_add(&fewer, &t));
+        MUST(amp_optimizer_init(&stored, &desc));
+        MUST(amp_optimizer_add(&stored, &t));
         reset();
-        result = prepare_scaled(&fewer);
+        result = prepare_scaled(&stored);
         reset(); /* weights, of which it has made NaN */
         if (result == AMP_OK)
-            compare(kinds[k].name, n, bytes * (double)n, "GB/s", "default", 1, step_fewer,
+            compare(kinds[k].name, n, bytes * (double)n, "GB/s", "default", 1, step_storage,
                     step);
-        amp_optimizer_free(&fewer);
+        amp_optimizer_free(&stored);
     }
 }
 

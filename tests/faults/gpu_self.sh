@@ -156,7 +156,7 @@ gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && [ "$(sed -n 2p "$out/ran")" = 's
 check "phase 2 compiles three objects of kernels once, and runs the suite with each, and the examples" $?
 
 gpu 0 3 FAKE_NCU=1 && [ "$(grep -c '^--tool [a-z]* 2$' "$out/ran")" = 28 ] &&
-    [ "$(grep -cx 'suite --filter fewer_bytes' "$out/ran")" = 4 ] && line '^ok   gpu/ncu$' &&
+    [ "$(grep -cx 'suite --filter storage_formats' "$out/ran")" = 4 ] && line '^ok   gpu/ncu$' &&
     grep '^ncu\|^--tool' "$out/ran" | sed -n 2p |
         grep -q '^ncu --clock-control none .* --section InstructionStats .*/bench_cuda --once 2e7$'
 check "phase 3 runs ncu on steps in every state, then each sanitizer on seven tests" $?

@@ -13,10 +13,10 @@ import collections, functools, hashlib, json, os, random, re, resource, shutil, 
 out, count, seed = os.path.abspath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 share, parts = map(int, (sys.argv[4:] or ['0/1'])[0].split('/'))
 source = os.path.join(out, 'source')
-TESTS = ('recipes alloc errors policy vectors sparse scaler cache state optimizer report gemm fewer zero bits numbers '
+TESTS = ('recipes alloc errors policy vectors sparse scaler cache state optimizer report gemm storage zero bits numbers '
          'processors model').split()
 PRODUCTS = 'gemm cache policy recipes state sparse'.split()
-CUT = dict(zero=2, state=2, numbers=2, gemm=4, fewer=4)  # of these make test has each second, or fourth, test under sanitizers
+CUT = dict(zero=2, state=2, numbers=2, gemm=4, storage=4)  # of these make test has each second, or fourth, test under sanitizers
 
 # The look of -O0 by clang takes a tenth of the time of cc -O1, which says whether the object code is the same.
 cc, cxx = os.environ.get('CC', 'cc').split(), os.environ.get('CXX', 'c++').split()

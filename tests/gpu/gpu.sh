@@ -291,7 +291,7 @@ sanitize() {
     tool=$1
     set -- compute-sanitizer --tool $tool --error-exitcode 1
     built suite $tool && tried $tool "$@" || return
-    for test in races few_rows fewer_bytes ranks casts reports scaler_twins; do
+    for test in races few_rows storage_formats ranks casts reports scaler_twins; do
         stage suite-$tool-$test 60 env AMP_QUICK=2 "$@" "$work/suite" --filter $test
     done
 }

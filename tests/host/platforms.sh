@@ -84,7 +84,7 @@ writes mingw "$WINE" x86_64-w64-mingw32-gcc
 
 # All but products runs on a stack of 64 KB, threads with one of that size included.
 gcc -std=c99 -O2 -I. -c tests/amp.c -o "$out/amp.o" > "$out/log" 2>&1
-for test in optimizer state sparse fewer scaler alloc vectors zero; do
+for test in optimizer state sparse storage scaler alloc vectors zero; do
     gcc -std=c99 -O1 -I. tests/unit/test_$test.c "$out/amp.o" -o "$out/stack" -lm -pthread > "$out/log" 2>&1 ||
         fail "stack: test_$test.c does not compile"
     (ulimit -s 64 && exec env -i AMP_QUICK=1 "$out/stack") > "$out/log" 2>&1

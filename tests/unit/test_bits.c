@@ -238,7 +238,7 @@ static void take_arrays(const amp_optimizer *opt) {
 /* Storage formats. The first
    DRAWN settings are rounded with random bits. */
 enum { DRAWN = 10, SETTINGS = 11 };
-static void fewer(int offset, size_t k, size_t end) {
+static void in_storage(int offset, size_t k, size_t end) {
     static const struct { amp_kind kind; storage_row row; amp_dtype type; } settings[SETTINGS] = {
         {AMP_KIND_ADAMW, SPLIT_BF16, AMP_BF16},       {AMP_KIND_ADAMW, SPLIT_8BIT, AMP_BF16},
         {AMP_KIND_SGD, SPLIT_BF16, AMP_BF16},         {AMP_KIND_SGD, SPLIT_8BIT, AMP_BF16},
@@ -340,14 +340,14 @@ static uint64_t digest_of_sums(int offset) {
     digest       = 1469598103934665603ull;
     random_state = 3;
     sums(offset);
-    fewer(offset, DRAWN, SETTINGS);
+    in_storage(offset, DRAWN, SETTINGS);
     return digest;
 }
 
 static uint64_t digest_of_drawn(int offset) {
     digest       = 1469598103934665603ull;
     random_state = 5;
-    fewer(offset, 0, DRAWN);
+    in_storage(offset, 0, DRAWN);
     return digest;
 }
 

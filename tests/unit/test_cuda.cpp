@@ -995,7 +995,7 @@ TEST(flat, "law 7: tensors that lie in one array (add_flat)") {
     }
 }
 
-TEST(fewer_bytes, "law 7: all states, mixed: sizes x types x any setup") {
+TEST(storage_formats, "law 7: all states, mixed: sizes x types x any setup") {
     dice r(7);
     for (unsigned i = 0; i < few(800);) {
         base                      = any_setup(ADAMW + (int)(i % 5), r);
@@ -3924,7 +3924,7 @@ int main(int argc, char **argv) {
     RUN(sgd_steps);
     RUN(lists);
     RUN(flat);
-    RUN(fewer_bytes);
+    RUN(storage_formats);
     RUN(one_check);
     RUN(moments_handed);
     RUN(group_exponents);

@@ -2329,7 +2329,7 @@ static void begin_moments(amp_optimizer *opt, const amp_optimizer_desc *desc, fl
 
 TEST(moments_refused, "contract: a moment that the tensor does not have, one that is missing, 8 bits, no prepare, an open "
                       "step: each has its result, tells why and changes nothing; of no element they may be NULL") {
-    static const amp_storage fewer = {AMP_FORMAT_F32, AMP_FORMAT_8BIT};
+    static const amp_storage eight_bit = {AMP_FORMAT_F32, AMP_FORMAT_8BIT};
     int                      kind;
     for (kind = 0; kind <= NUM_KINDS; kind++) {
         amp_optimizer_desc desc   = kind_desc(kind);
@@ -2381,7 +2381,7 @@ TEST(moments_refused, "contract: a moment that the tensor does not have, one tha
         }
         amp_optimizer_free(&opt);
         if (!one && !two) continue;
-        desc.storage = &fewer;
+        desc.storage = &eight_bit;
         begin_moments(&opt, &desc, w, g);
         CHECK_EQ_INT(amp_optimizer_set_steps(&opt, 3, 0), AMP_OK);
         m[0] = 0.3f;

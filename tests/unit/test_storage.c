@@ -1,4 +1,4 @@
-/* test_fewer.c - storage formats: the codecs against formulas in double, chance
+/* test_storage.c - storage formats: the codecs against formulas in double, chance
    against its mean and variance, and whole optimizers: split beside default, instruction sets, state
    files, slices, rows, and what is refused. */
 
