@@ -164,7 +164,7 @@ $(BUILD)/tests/any_cuda.log: $(wildcard tests/gpu/any_*) $(wildcard tests/gpu/em
 $(BUILD)/tests/sgemm-plain.log: README.md $(KERNELS)plain/kernels.o $(wildcard examples/cublas/*_*.cu) tests/gpu/client.sh
 $(BUILD)/tests/sgemm-sanitize.log: $(KERNELS)sanitize/kernels.o
 
-$(BUILD)/tests/emu.log: tests/gpu/emu/self.sh $(wildcard tests/gpu/emu/* tests/gpu/emu/fake/*) tests/lib.sh \
+$(BUILD)/tests/emu.log: tests/gpu/emu/emu.sh $(wildcard tests/gpu/emu/* tests/gpu/emu/fake/*) tests/lib.sh \
                         $(KERNELS)plain/kernels.o $(KERNELS)sanitize/kernels.o
 	@$(call SCRIPT,$< $(OUT))
 

@@ -1,5 +1,5 @@
 /* bugs.cu - a small program that is correct, and wrong in one way per -DBUG_...: for each there is
-   a tool that must say so (self.sh). It sums whole numbers, so that the sum is exact in any order.
+   a tool that must say so (emu.sh). It sums whole numbers, so that the sum is exact in any order.
 
    usage: bugs [SEED]; 0 if the sum is right, 1 with "wrong sum" or the error if it is not */
 

@@ -1,5 +1,5 @@
 /* test_emu.cpp - tests of the emulator itself. Kernels and host code in one file, compiled like
-   a .cu: c++ -std=c++14 -include cuda_emu.h -x c++ test_emu.cpp; see self.sh. */
+   a .cu: c++ -std=c++14 -include cuda_emu.h -x c++ test_emu.cpp; see emu.sh. */
 
 #include "../../support/random.h"
 #include "../../support/test.h"

@@ -1,8 +1,8 @@
 # Test the emulator: its own tests in every configuration, and that each seeded bug of bugs.cu is
 # reported by the tool that should, while the correct program is clean.
-# usage: [OBJECTS=DIR] [CXX=COMPILER] [CC=COMPILER] [CUDA=TOOLKIT] self.sh OUTDIR, in the root of
+# usage: [OBJECTS=DIR] [CXX=COMPILER] [CC=COMPILER] [CUDA=TOOLKIT] emu.sh OUTDIR, in the root of
 # the repository; the emulator for two of the kinds is in OBJECTS, where make has put it
-suite=emu out=${1:?usage: self.sh OUTDIR}
+suite=emu out=${1:?usage: emu.sh OUTDIR}
 . tests/lib.sh
 . tests/gpu/emu/kinds.sh
 objects=$(cd "${OBJECTS:-build/tests}" && pwd)
