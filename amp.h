@@ -6691,7 +6691,7 @@ static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t
 }
 
 /* Ask for a block of C before it is read, or where k is small: tiles would wait to be stored. */
-static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size_t cols) {
+static void ampi_prefetch_c(const ampi_task *w, size_t i, size_t j, size_t rows, size_t cols) {
 #if AMPI_X86
     for (; rows--; i++) {
         const char *c = (const char *)ampi_at(w->c, w->g->c_type, i * w->g->ldc + j);
@@ -6733,7 +6733,7 @@ AMPI_HOST AMPI_ALWAYS void ampi_gemm_block(const ampi_task *w, const ampi_engine
         x->out = all;
     }
     if (last && !swapped && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(w->g->beta)))
-        ampi_claim(w, i, j, rows, cols);
+        ampi_prefetch_c(w, i, j, rows, cols);
     if (x->odd) ampi_fp_flush(1);
     e->kernel(x);
     if (x->odd) ampi_fp_flush(0);

@@ -61,7 +61,7 @@ static inline void keep_inputs(const char *learned, const char *resume, const ch
 
 /* A file that a run writes again and again is locked until the run ends; another run is refused that. Before
    it writes and after: each time the file may be another one. */
-static inline void claim(const char *path, int *lock, const char *remedy) {
+static inline void lock_path(const char *path, int *lock, const char *remedy) {
 #ifdef LOCK_EX
     struct stat is, ours;
     if (stat(path, &is) != 0 || !S_ISREG(is.st_mode)) return;

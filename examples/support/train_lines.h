@@ -10,7 +10,7 @@
 #include "amp.h"
 #include "../amp_report.h"    /* amp_report_json */
 #include "train_cli.h"     /* fail, command_line */
-#include "train_files.h"   /* claim */
+#include "train_files.h"   /* lock_path */
 #include "train_numbers.h" /* need */
 
 #include <string.h>
@@ -56,7 +56,7 @@ static void lines_try(const char *path) {
     FILE      *f = path ? fopen(path, "ab") : NULL;
     if (f) fclose(f);
     else if (path) cannot_write(path, lines_help);
-    if (path) claim(path, &lock, lines_help);
+    if (path) lock_path(path, &lock, lines_help);
 }
 
 /* For a run of so many steps; one that is resumed goes on behind what is there, even if that ends

@@ -6,7 +6,7 @@
 #define TRAIN_SAVE_H
 
 #include "amp.h"
-#include "train_files.h" /* fail, claim */
+#include "train_files.h" /* fail, lock_path */
 
 #include <string.h>
 
@@ -29,7 +29,7 @@ static const char resume_help[] = "give a file that --save wrote";
    is renamed, so that the program may be killed at any time. */
 static inline void save(const amp_optimizer *opt, const char *path) {
     static int lock;
-    claim(path, &lock, save_help);
+    lock_path(path, &lock, save_help);
     errno = 0;
     const amp_result result = amp_optimizer_save_file(opt, path);
     if (result == AMP_ERROR_WRITE && errno) cannot_write(path, save_help);
@@ -37,7 +37,7 @@ static inline void save(const amp_optimizer *opt, const char *path) {
         fail(1, path, result == AMP_ERROR_UNSUPPORTED ? "is not a file"
                       : result == AMP_ERROR_TOO_LARGE ? "is too long a path" : amp_result_string(result),
              save_help);
-    claim(path, &lock, save_help);
+    lock_path(path, &lock, save_help);
 }
 
 /* Of which run is the state in a file? The first option in which it differs from this one is the end. */
