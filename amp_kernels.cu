@@ -82,8 +82,8 @@ template <class T> struct ampi_identity { typedef T type; };
    that it takes part in none. */
 template <class F> static cudaError_t ampi_outside_captures(const F &call) {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    const cudaError_t     said = cudaThreadExchangeStreamCaptureMode(&mode);
-    if (said != cudaSuccess) return said;
+    const cudaError_t     error = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (error != cudaSuccess) return error;
     const cudaError_t done = call(), back = cudaThreadExchangeStreamCaptureMode(&mode);
     return done != cudaSuccess ? done : back;
 }
@@ -926,7 +926,7 @@ template <int WARPS>
 AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> *room) {
     const unsigned per_block = blockDim.x / (32 * WARPS);
     const unsigned number    = threadIdx.x / (32 * WARPS);
-    const bool     tells     = threadIdx.x % (32 * WARPS) == 0;
+    const bool     leads     = threadIdx.x % (32 * WARPS) == 0;
     ampi_warps    *team      = &room->teams[number];
     uint32_t       bad = 0, largest = 0;
     uint64_t       c = (uint64_t)blockIdx.x * per_block + number;
@@ -945,7 +945,7 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
             sum = ampi_check_by_team<AMP_BF16, WARPS>(slot, start, count, team, &found);
         else
             sum = ampi_check_by_team<AMP_F32, WARPS>(slot, start, count, team, &found);
-        if (!tells) continue;
+        if (!leads) continue;
         plan.sums[slot->first_sum + (c - slot->first_chunk)] = sum;
         if (count == 0) continue;
         bad |= found.nonfinite != 0;
@@ -953,8 +953,8 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
         ampi_report_tally(plan, i, found);
     }
     if (ampi_samples(&plan)) ampi_sample_shares(plan);
-    if (tells && bad) atomicOr(&plan.control->seen[0], 1u);
-    if (tells && largest) atomicMax(&plan.control->seen[1], largest);
+    if (leads && bad) atomicOr(&plan.control->seen[0], 1u);
+    if (leads && largest) atomicMax(&plan.control->seen[1], largest);
     if (ampi_is_last(&plan.control->arrived, gridDim.x, &room->last))
         ampi_end_check(&plan, room->sums);
 }
@@ -1490,8 +1490,8 @@ struct ampi_encoded_task {
 };
 
 AMPI_DEVICE ampi_encoded_task *ampi_encoded_of_block(void) {
-    __shared__ ampi_encoded_task coded;
-    return &coded;
+    __shared__ ampi_encoded_task task;
+    return &task;
 }
 
 /* One byte of each of four words. */
@@ -2292,38 +2292,38 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     const uint64_t               room = self->workspace ? self->workspace_size : 0;
     cublasLtMatmulDescOpaque_t       product;
     cublasLtMatrixLayoutOpaque_t     a, b, c;
-    cublasLtMatmulPreferenceOpaque_t wish;
+    cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulHeuristicResult_t  found;
     int                              num_found = 0;
     cublasStatus_t status = cublasLtMatmulDescInit(&product, type, CUDA_R_32F);
-    const auto     tell   = [&](cublasLtMatmulDescAttributes_t what, const auto &value) {
+    const auto set = [&](cublasLtMatmulDescAttributes_t what, const auto &value) {
         ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product, what, value);
     };
-    const auto wants = [&](cublasLtMatmulPreferenceAttributes_t what, const auto &value) {
-        ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish, what, value);
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto &value) {
+        ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &preference, what, value);
     };
     if (g->bias && (g->bias_type != g->c_type || ampi_alignment(g->bias) < 16))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    tell(CUBLASLT_MATMUL_DESC_TRANSA, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    tell(CUBLASLT_MATMUL_DESC_TRANSB, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    tell(CUBLASLT_MATMUL_DESC_EPILOGUE, end);
-    if (g->bias) tell(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, end);
+    if (g->bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
     ampi_set_layout(&status, &b, g->b_type, g->trans_b ? k : n, g->trans_b ? n : k, g->ldb,
                     g->count, g->stride_b);
     ampi_set_layout(&status, &a, g->a_type, g->trans_a ? m : k, g->trans_a ? k : m, g->lda,
                     g->count, g->stride_a);
     ampi_set_layout(&status, &c, g->c_type, n, m, g->ldc, g->count, g->stride_c);
-    if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&wish);
-    wants(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room);
-    wants(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, /* INPLACE would be in C's type */
+    if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&preference);
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room);
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, /* INPLACE would be in C's type */
           (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-    wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b));
-    wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a));
-    wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, ampi_alignment(g->c));
-    wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, ampi_alignment(g->c));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, ampi_alignment(g->c));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, ampi_alignment(g->c));
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmulAlgoGetHeuristic(lt, &product, &b, &a, &c, &c, &wish, 1, &found,
-                                                &num_found);
+        status = cublasLtMatmulAlgoGetHeuristic(lt, &product, &b, &a, &c, &c, &preference, 1,
+                                                &found, &num_found);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (num_found == 0 || found.state != CUBLAS_STATUS_SUCCESS) return CUBLAS_STATUS_NOT_SUPPORTED;
     return cublasLtMatmul(lt, &product, &g->alpha, g->b, &b, g->a, &a, &g->beta, g->c, &c, g->c,
