@@ -149,7 +149,7 @@ fault 'the bias correction of the step before' ampi_bias \
 fault 'tiny gradients have a norm of 0' ampi_sums_again 's/max == 0u/1/'
 fault 'a norm that overflows is infinite' ampi_sums_again 's/!overflow && //'
 fault 'a factor that vanishes steps' ampi_decide \
-    's/bad \|= \(uint32_t\)\(\(ampi_bits_of_f32\(inv_scale.*//'
+    's/bad \|= \(uint32_t\)ampi_is_zero\(inv_scale.*//'
 fault 'what overlaps is prepared' ampi_no_overlaps 's/if \(r\[i\].begin >= .*\) /if (1) /'
 fault 'add_flat leaves the first ones of a flat array that is refused' ampi_add_tensors \
     's/if \(result != AMP_OK\) opt->num_entries = before;//'
