@@ -433,8 +433,7 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
    desc.dtype if there is only a weight, an fp32 master if there is only a model (16-bit weights);
    if there are both it makes nothing, and writes model from weight. */
 typedef struct amp_tensor {
-    const char *name;       /* for errors, reports and files, which load by it; must outlive the
-                               optimizer; NULL: none                                           */
+    const char *name;       /* for errors, reports, files; must outlive the optimizer; or NULL */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
     void       *grad;       /* scaled gradient; NULL: rebind gives it before the first step    */
@@ -475,8 +474,7 @@ typedef struct amp_optimizer_desc {
     float  weight_decay;              /* 0: none                                                 */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
-    int    unscale_in_place;          /* nonzero: unscale fp32 gradients in place; set it only if
-                                         every backward overwrites them                          */
+    int    unscale_in_place;          /* nonzero: of fp32 gradients that backward overwrites     */
     amp_result  (*reduce_fn)(void *user, double *sums, size_t num_sums, uint32_t *maxima,
                              size_t num_maxima); /* ranks decide together: >>api ranks           */
     void         *reduce_user;
@@ -561,6 +559,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
+/* Save by calls of write_fn. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
@@ -777,7 +776,6 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    ranks. The whole model stays on each. */
 
 enum { AMP_ASK_SKIP = 2 };
-
 /* In reduce_fn alone (elsewhere, or if this rank's step was refused, NULL, and *n is 0): the sum of
    squares of each chunk of 16384 elements of this rank's scaled gradients, tensor after tensor in
    the order of add, in backend memory. sums[0] is their sum: number c joins lane c mod 256, and
@@ -829,9 +827,8 @@ typedef struct amp_grad_stats {
 /* The statistics of gradient i. Waits for the backend. */
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad_stats *stats);
 
-typedef struct amp_report_desc {
-    int every; /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none */
-} amp_report_desc;
+/* Histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none. */
+typedef struct amp_report_desc { int every; } amp_report_desc;
 
 typedef enum amp_skip_reason {
     AMP_SKIP_NONE = 0, /* taken                                                                   */
@@ -849,9 +846,8 @@ typedef struct amp_iteration {
 } amp_iteration;
 
 enum {
-    AMP_HISTORY = 256,           /* iterations that are stored                                    */
-    AMP_BINS    = 64,            /* of a histogram                                                */
-    AMP_HEADROOM_UNBOUNDED = 255 /* headroom of gradients that are 0                              */
+    AMP_HISTORY = 256, AMP_BINS = 64, /* iterations that are stored; of a histogram               */
+    AMP_HEADROOM_UNBOUNDED = 255      /* headroom of gradients that are 0                         */
 };
 
 typedef struct amp_report {
@@ -1005,11 +1001,7 @@ typedef struct amp_scope {
     amp_dtype         dtype; /* low: AMP_F16 or AMP_BF16                                         */
 } amp_scope;
 
-enum {
-    AMP_MAX_SCOPES    = 32,
-    AMP_MAX_OVERRIDES = 32, /* layer patterns */
-    AMP_MAX_PATTERN   = 64  /* one is shorter */
-};
+enum { AMP_MAX_SCOPES = 32, AMP_MAX_OVERRIDES = 32, AMP_MAX_PATTERN = 64 }; /* of layers; bytes */
 
 /* The rule for an op or for layers; its low, if words name it; whether it is not the policy's. */
 typedef struct ampi_ruling { uint8_t rule, dtype, overridden; } ampi_ruling;
@@ -1186,47 +1178,45 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
    An op that a system composes of others has the rule that they amount to. TF's rules are for
    graphs; by op: allow L, infer, clear P or W, deny, unlisted F. New ops are appended; columns are
    private. */
-#define AMP_OP_LIST(X)                                                                       \
-    X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL) \
-    X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)        \
-    X(EINSUM, LLLLP) X(CHAIN_MATMUL, LLLLP) X(LINALG_MULTI_DOT, LLLLP)                       \
-    X(LINALG_VECDOT, LLLFP) X(CONVOLUTION, LLLLL) X(CONV1D, LLLLL) X(CONV2D, LLLLL)          \
-    X(CONV3D, LLLLL) X(CONV_TRANSPOSE1D, LLLLL) X(CONV_TRANSPOSE2D, LLLLL)                   \
-    X(CONV_TRANSPOSE3D, LLLLL) X(CONV_TBC, LLLFL) X(SCALED_DOT_PRODUCT_ATTENTION, LLLLP)     \
-    X(LSTM_CELL, LLLLP) X(GRU_CELL, LLLLP) X(RNN_TANH_CELL, LLLLP) X(RNN_RELU_CELL, LLLLP)   \
-    X(PRELU, LLLFL) X(ACOS, FFPFF) X(ASIN, FFPFF) X(COSH, FFPFF) X(SINH, FFPFF)              \
-    X(TAN, FFPFF) X(ERFINV, FFPFF) X(EXP, FFPFF) X(EXPM1, FFPFF) X(LOG, FFPPF)               \
-    X(LOG10, FFPFF) X(LOG2, FFPFF) X(LOG1P, FFPPP) X(POW, FFPFF) X(RECIPROCAL, FFPPF)        \
-    X(RSQRT, FFPFF) X(SOFTPLUS, FFPPF) X(SOFTMAX, KFPPF) X(LOG_SOFTMAX, KFPPF)               \
-    X(SOFTMIN, KFPPF) X(LAYER_NORM, KFPFF) X(RMS_NORM, KFPFP) X(GROUP_NORM, KFPFF)           \
-    X(BATCH_NORM, KPPPP) X(LOCAL_RESPONSE_NORM, KFPFF) X(GELU, KPPFF) X(SILU, KPPPP)         \
-    X(NORMALIZE, FFPFF) X(COSINE_SIMILARITY, FFPFF) X(NORM, FFPFF) X(FROBENIUS_NORM, FFPFP)  \
-    X(NUCLEAR_NORM, FFPFP) X(LINALG_VECTOR_NORM, FFPFP) X(LINALG_MATRIX_NORM, FFPFP)         \
-    X(DIST, FFPFF) X(PDIST, FFPFP) X(CDIST, FFFFP) X(RENORM, FFPFF) X(LOGSUMEXP, FFPFP)      \
-    X(SUM, FFPFF) X(MEAN, FPPFP) X(PROD, FFFPF) X(CUMSUM, FFPFF) X(CUMPROD, FFPFF)           \
-    X(VAR, FPPFF) X(STD, FPPFF) X(QUANTILE, FPFFP) X(CROSS_ENTROPY, FFFFF)                   \
-    X(NLL_LOSS, FFFFF) X(MSE_LOSS, FFFFF) X(L1_LOSS, FFFFF) X(SMOOTH_L1_LOSS, FFFFF)         \
-    X(HUBER_LOSS, FFFFF) X(KL_DIV, FFFFF) X(POISSON_NLL_LOSS, FFFFF)                         \
-    X(COSINE_EMBEDDING_LOSS, FFFFF) X(HINGE_EMBEDDING_LOSS, FFFFF)                           \
-    X(MARGIN_RANKING_LOSS, FFFFF) X(MULTI_MARGIN_LOSS, FFFFF)                                \
-    X(MULTILABEL_MARGIN_LOSS, FFFFF) X(SOFT_MARGIN_LOSS, FFFFF)                              \
-    X(TRIPLET_MARGIN_LOSS, FFFFF) X(BCE_WITH_LOGITS, FFFFF) X(BINARY_CROSS_ENTROPY, BBFFB)   \
-    X(CTC_LOSS, FPFFF) X(ADD, WPPWW) X(SUB, WPPWW) X(MUL, WPPWW) X(DIV, WPPWW)               \
-    X(COMPARE, WPPPW) X(BIAS_ADD, WPPWP) X(CAT, WPWPW) X(STACK, WPWPW) X(ADDCDIV, WWPFW)     \
-    X(ADDCMUL, WWPFW) X(ATAN2, WWPFW) X(BILINEAR, WWPFW) X(CROSS, WWPFW) X(DOT, WWPLW)       \
-    X(VDOT, WWPFP) X(TENSORDOT, WWLLP) X(GRID_SAMPLER, WWFFF) X(INDEX_PUT, WWPFP)            \
-    X(INDEX_COPY, WPWFP) X(SCATTER_ADD, WWPFP) X(RELU, PPPPP) X(LEAKY_RELU, PPPPP)           \
-    X(ELU, PPPPP) X(SELU, PPPPP) X(TANH, PPPPP) X(SIGMOID, PPPPP) X(SQRT, PPPPP)             \
-    X(ERF, PPPPP) X(ABS, PPPPP) X(NEG, PPPPP) X(MAXIMUM, PPPPP) X(MINIMUM, PPPPP)            \
-    X(ARGMAX, PPPPP) X(DROPOUT, PPPPP) X(EMBEDDING, PPPPP) X(GATHER, PPPPP)                  \
-    X(RESHAPE, PPPPP) X(TRANSPOSE, PPPPP) X(SLICE, PPPPP) X(SELECT, PPPPP) X(PAD, PPPPP)     \
-    X(REFLECTION_PAD, PPFPP) X(REPLICATION_PAD, PPFPP) X(MAX_POOL2D, PPPPP)                  \
-    X(MAX_POOL3D, PPFPP) X(AVG_POOL2D, PPPPP) X(AVG_POOL3D, PPFPP)                           \
-    X(UPSAMPLE_NEAREST, PFPPF) X(UPSAMPLE_LINEAR, FFPFF) X(UPSAMPLE_BILINEAR, FFPFF)         \
-    X(UPSAMPLE_TRILINEAR, FFPFF) X(UPSAMPLE_BICUBIC, FFPFF) X(FFT, FPFFP) X(STFT, FPFFP)     \
-    X(CHOLESKY, FPFFP) X(INVERSE, FPFFP) X(PINVERSE, FPFFP) X(LU, FPFFP) X(QR, FPFFP)        \
-    X(SVD, FPFFP) X(EIG, FPFFP) X(LSTSQ, FPFFP) X(TRACE, FPFFP) X(POLAR, FPFFP)              \
-    X(FAKE_QUANTIZE, FPFFP)
+#define AMP_OP_LIST(X)                                                                        \
+    X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL)  \
+    X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)         \
+    X(EINSUM, LLLLP) X(CHAIN_MATMUL, LLLLP) X(LINALG_MULTI_DOT, LLLLP)                        \
+    X(LINALG_VECDOT, LLLFP) X(CONVOLUTION, LLLLL) X(CONV1D, LLLLL) X(CONV2D, LLLLL)           \
+    X(CONV3D, LLLLL) X(CONV_TRANSPOSE1D, LLLLL) X(CONV_TRANSPOSE2D, LLLLL)                    \
+    X(CONV_TRANSPOSE3D, LLLLL) X(CONV_TBC, LLLFL) X(SCALED_DOT_PRODUCT_ATTENTION, LLLLP)      \
+    X(LSTM_CELL, LLLLP) X(GRU_CELL, LLLLP) X(RNN_TANH_CELL, LLLLP) X(RNN_RELU_CELL, LLLLP)    \
+    X(PRELU, LLLFL) X(ACOS, FFPFF) X(ASIN, FFPFF) X(COSH, FFPFF) X(SINH, FFPFF) X(TAN, FFPFF) \
+    X(ERFINV, FFPFF) X(EXP, FFPFF) X(EXPM1, FFPFF) X(LOG, FFPPF) X(LOG10, FFPFF)              \
+    X(LOG2, FFPFF) X(LOG1P, FFPPP) X(POW, FFPFF) X(RECIPROCAL, FFPPF) X(RSQRT, FFPFF)         \
+    X(SOFTPLUS, FFPPF) X(SOFTMAX, KFPPF) X(LOG_SOFTMAX, KFPPF) X(SOFTMIN, KFPPF)              \
+    X(LAYER_NORM, KFPFF) X(RMS_NORM, KFPFP) X(GROUP_NORM, KFPFF) X(BATCH_NORM, KPPPP)         \
+    X(LOCAL_RESPONSE_NORM, KFPFF) X(GELU, KPPFF) X(SILU, KPPPP) X(NORMALIZE, FFPFF)           \
+    X(COSINE_SIMILARITY, FFPFF) X(NORM, FFPFF) X(FROBENIUS_NORM, FFPFP)                       \
+    X(NUCLEAR_NORM, FFPFP) X(LINALG_VECTOR_NORM, FFPFP) X(LINALG_MATRIX_NORM, FFPFP)          \
+    X(DIST, FFPFF) X(PDIST, FFPFP) X(CDIST, FFFFP) X(RENORM, FFPFF) X(LOGSUMEXP, FFPFP)       \
+    X(SUM, FFPFF) X(MEAN, FPPFP) X(PROD, FFFPF) X(CUMSUM, FFPFF) X(CUMPROD, FFPFF)            \
+    X(VAR, FPPFF) X(STD, FPPFF) X(QUANTILE, FPFFP) X(CROSS_ENTROPY, FFFFF) X(NLL_LOSS, FFFFF) \
+    X(MSE_LOSS, FFFFF) X(L1_LOSS, FFFFF) X(SMOOTH_L1_LOSS, FFFFF) X(HUBER_LOSS, FFFFF)        \
+    X(KL_DIV, FFFFF) X(POISSON_NLL_LOSS, FFFFF) X(COSINE_EMBEDDING_LOSS, FFFFF)               \
+    X(HINGE_EMBEDDING_LOSS, FFFFF) X(MARGIN_RANKING_LOSS, FFFFF) X(MULTI_MARGIN_LOSS, FFFFF)  \
+    X(MULTILABEL_MARGIN_LOSS, FFFFF) X(SOFT_MARGIN_LOSS, FFFFF) X(TRIPLET_MARGIN_LOSS, FFFFF) \
+    X(BCE_WITH_LOGITS, FFFFF) X(BINARY_CROSS_ENTROPY, BBFFB) X(CTC_LOSS, FPFFF) X(ADD, WPPWW) \
+    X(SUB, WPPWW) X(MUL, WPPWW) X(DIV, WPPWW) X(COMPARE, WPPPW) X(BIAS_ADD, WPPWP)            \
+    X(CAT, WPWPW) X(STACK, WPWPW) X(ADDCDIV, WWPFW) X(ADDCMUL, WWPFW) X(ATAN2, WWPFW)         \
+    X(BILINEAR, WWPFW) X(CROSS, WWPFW) X(DOT, WWPLW) X(VDOT, WWPFP) X(TENSORDOT, WWLLP)       \
+    X(GRID_SAMPLER, WWFFF) X(INDEX_PUT, WWPFP) X(INDEX_COPY, WPWFP) X(SCATTER_ADD, WWPFP)     \
+    X(RELU, PPPPP) X(LEAKY_RELU, PPPPP) X(ELU, PPPPP) X(SELU, PPPPP) X(TANH, PPPPP)           \
+    X(SIGMOID, PPPPP) X(SQRT, PPPPP) X(ERF, PPPPP) X(ABS, PPPPP) X(NEG, PPPPP)                \
+    X(MAXIMUM, PPPPP) X(MINIMUM, PPPPP) X(ARGMAX, PPPPP) X(DROPOUT, PPPPP)                    \
+    X(EMBEDDING, PPPPP) X(GATHER, PPPPP) X(RESHAPE, PPPPP) X(TRANSPOSE, PPPPP)                \
+    X(SLICE, PPPPP) X(SELECT, PPPPP) X(PAD, PPPPP) X(REFLECTION_PAD, PPFPP)                   \
+    X(REPLICATION_PAD, PPFPP) X(MAX_POOL2D, PPPPP) X(MAX_POOL3D, PPFPP) X(AVG_POOL2D, PPPPP)  \
+    X(AVG_POOL3D, PPFPP) X(UPSAMPLE_NEAREST, PFPPF) X(UPSAMPLE_LINEAR, FFPFF)                 \
+    X(UPSAMPLE_BILINEAR, FFPFF) X(UPSAMPLE_TRILINEAR, FFPFF) X(UPSAMPLE_BICUBIC, FFPFF)       \
+    X(FFT, FPFFP) X(STFT, FPFFP) X(CHOLESKY, FPFFP) X(INVERSE, FPFFP) X(PINVERSE, FPFFP)      \
+    X(LU, FPFFP) X(QR, FPFFP) X(SVD, FPFFP) X(EIG, FPFFP) X(LSTSQ, FPFFP) X(TRACE, FPFFP)     \
+    X(POLAR, FPFFP) X(FAKE_QUANTIZE, FPFFP)
 
 #define AMPI_OP(id, rules) AMP_OP_##id,
 typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
