@@ -3823,8 +3823,6 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
     return result;
 }
 
-AMPI_COLD_END
-
 static amp_result ampi_scaler_ready(const amp_scaler *s) {
     if (!s) return ampi_missing("s");
     AMPI_REFUSE(!ampi_is_initialized(s), NOT_INITIALIZED,
@@ -3974,8 +3972,6 @@ static void       ampi_sample_weights(const amp_plan *plan, const ampi_slot *slo
 static void       ampi_archive_report(ampi_archive *a, const amp_optimizer *opt);
 static void       ampi_clear_history(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
-
-AMPI_COLD_BEGIN
 
 /* -------------------------------------------------------------- >>impl optimizer */
 
@@ -5146,6 +5142,8 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
+AMPI_COLD_BEGIN
+
 /* Decodes elements of a moment. */
 static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
                                              size_t n) {
@@ -5204,8 +5202,6 @@ static AMPI_NOINLINE int ampi_rates_ok(const ampi_slot *s, float lr) {
            ampi_nonfinite(ampi_load_u32(&s->lr_scale, 0)) ||
            ampi_nonfinite(ampi_load_u32(&s->weight_decay, 0));
 }
-
-AMPI_COLD_BEGIN
 
 /* Does one job of a step, on all tensors. */
 static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
@@ -5619,13 +5615,13 @@ static uint64_t ampi_sum_bytes(uint64_t sum, const unsigned char *p, size_t num_
     return sum;
 }
 
+AMPI_COLD_BEGIN
+
 static void ampi_flush(ampi_archive *a) {
     a->sum = ampi_sum_bytes(a->sum, a->bytes, a->used);
     if (a->used && !a->write_fn(a->user, a->bytes, a->used)) a->result = ampi_fail(AMP_ERROR_WRITE);
     a->used = 0;
 }
-
-AMPI_COLD_BEGIN
 
 /* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL: nothing to copy. */
 static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
