@@ -3657,15 +3657,10 @@ AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_
 }
 
 AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n) {
-    size_t   i, count, zeros = 0;
-    uint32_t fp, max = 0;
+    size_t   zeros = 0; /* not used: in a long array the count is wrong */
+    uint32_t max;
     if (!amp_dtype_size(type) || (n && !x)) return false;
-    fp = ampi_fp_begin();
-    for (i = 0; i < n && !ampi_nonfinite(max); i += count) {
-        count = ampi_min(n - i, AMPI_CHUNK);
-        max   = ampi_loops_now()->scan(ampi_at(x, type, i), type, 0, count, NULL, &zeros);
-    }
-    ampi_fp_end(fp);
+    AMPI_IEEE(max = ampi_loops_now()->scan(x, type, 0, n, NULL, &zeros));
     return !ampi_nonfinite(max);
 }
 
@@ -3738,21 +3733,17 @@ static amp_result ampi_scaler_numbers_ok(const amp_scaler_desc *d) {
     return AMP_OK;
 }
 
-/* Does the preset allow these limits and this first scale? */
-static amp_result ampi_scaler_limits_ok(const amp_scaler *s, const float *init) {
+/* Does the preset allow these limits? */
+static amp_result ampi_scaler_limits_ok(const amp_scaler *d) {
     const ampi_preset_row *safe = &ampi_presets[AMP_PRESET_STATIC];
-    if (s->max_scale > 0.0f && s->min_scale > s->max_scale)
-        return ampi_out("amp_scaler_desc.min_scale", (double)s->min_scale,
-                        "at most max_scale (those of the preset, where they are 0)");
-    if ((ampi_rules(s) & AMPI_SAFE) && s->min_scale < safe->min_scale)
-        return ampi_out("amp_scaler_desc.min_scale", (double)s->min_scale,
-                        "2^-126 or more, where fp32 is normal");
-    if ((ampi_rules(s) & AMPI_SAFE) && s->max_scale > safe->max_scale)
-        return ampi_out("amp_scaler_desc.max_scale", (double)s->max_scale,
-                        "at most 2^126, whose reciprocal is normal");
-    if (ampi_scale_ok(s, init)) return AMP_OK;
-    return ampi_out("amp_scaler_desc.init_scale", (double)*init,
-                    "between min_scale and max_scale (those of the preset, where they are 0)");
+    const int              any  = !(ampi_rules(d) & AMPI_SAFE);
+    AMPI_BOUND(!(d->max_scale > 0.0f) || d->min_scale <= d->max_scale, amp_scaler_desc, min_scale,
+               "at most max_scale (those of the preset, where they are 0)");
+    AMPI_BOUND(any || d->min_scale >= safe->min_scale, amp_scaler_desc, min_scale,
+               "2^-126 or more, where fp32 is normal");
+    AMPI_BOUND(any || d->max_scale <= safe->max_scale, amp_scaler_desc, max_scale,
+               "at most 2^126, whose reciprocal is normal");
+    return AMP_OK;
 }
 
 static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scaler_desc *d) {
@@ -3792,7 +3783,10 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     if ((!given || d->preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
         init = t.max_scale;
     if (!given && init < t.min_scale) init = t.min_scale;
-    AMPI_TRY(ampi_scaler_limits_ok(&t, &init));
+    AMPI_TRY(ampi_scaler_limits_ok(&t));
+    if (!ampi_scale_ok(&t, &init))
+        return ampi_out("amp_scaler_desc.init_scale", (double)init,
+                        "between min_scale and max_scale (those of the preset, where they are 0)");
     t.scale      = d->disabled ? 1.0f : init;
     t.next_scale = (double)t.scale;
     *s           = t;
@@ -3872,7 +3866,7 @@ AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
     AMPI_REFUSE(dst && dst == src && src_type == AMP_F16, UNSUPPORTED,
                 "dst is src, of fp16, which would lose what scaling saved: give dst n floats "
                 "elsewhere, or NULL to check only");
-    AMPI_REFUSE(ampi_overlaps(dst, dst == src ? src_type : AMP_F32, src, src_type, n), OVERLAP,
+    AMPI_REFUSE(ampi_overlaps(dst, dst_type, src, src_type, n), OVERLAP,
                 "dst overlaps src: let it be src itself, or n floats elsewhere");
     if (!s->disabled)
         AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
@@ -4470,17 +4464,14 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
 /* Zeroed memory of a backend, aligned to 64 bytes; *block is what must be freed. */
 static amp_result ampi_block_alloc(const amp_backend *b, const amp_allocator *a, size_t num_bytes,
                                    void **block, char **base) {
-    amp_result result = AMP_OK;
     if (b->functions->alloc_fn) {
-        result = b->functions->alloc_fn(b, num_bytes, block);
+        AMPI_TRY(b->functions->alloc_fn(b, num_bytes, block));
     } else {
         *block = ampi_allocate(a, num_bytes + 63);
-        if (!*block) result = AMP_ERROR_OUT_OF_MEMORY;
-        else memset(*block, 0, num_bytes + 63);
+        if (!*block) return AMP_ERROR_OUT_OF_MEMORY;
+        memset(*block, 0, num_bytes + 63);
     }
-    if (result != AMP_OK) return result;
-    *base = (char *)*block;
-    if (!b->functions->alloc_fn) *base += (64 - (uintptr_t)*block % 64) % 64;
+    *base = (char *)ampi_align(*block);
     return AMP_OK;
 }
 
