@@ -4022,14 +4022,12 @@ static amp_result ampi_storage_ok(const amp_storage *s) {
 #define AMPI_STORAGE_ROW(name, master, moments)  {AMP_FORMAT_##master, AMP_FORMAT_##moments},
     static const amp_storage rows[] = {AMP_STORAGE_LIST(AMPI_STORAGE_ROW)};
 #undef AMPI_STORAGE_ROW
-    const unsigned formats = sizeof ampi_formats / sizeof ampi_formats[0];
-    const size_t   num = sizeof rows / sizeof rows[0];
-    size_t         i;
-    for (i = 0; i < num; i++)
+    size_t i;
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].master == s->master && rows[i].moments == s->moments) return AMP_OK;
-    if ((unsigned)s->master >= formats)
+    if ((unsigned)s->master > (unsigned)AMP_FORMAT_SR)
         return ampi_unknown("amp_storage.master", (int)s->master);
-    if ((unsigned)s->moments >= formats)
+    if ((unsigned)s->moments > (unsigned)AMP_FORMAT_SR)
         return ampi_unknown("amp_storage.moments", (int)s->moments);
     return ampi_refuse(AMP_ERROR_INVALID_CONFIG,
                        "amp_storage is %s+%s: take " AMP_STORAGE_LIST(AMPI_STORAGE_NAME)
@@ -4041,7 +4039,7 @@ static amp_result ampi_storage_ok(const amp_storage *s) {
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     amp_scaler scaler;
     AMPI_TRY(ampi_type_known("amp_optimizer_desc.dtype", d->dtype));
-    if ((unsigned)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
+    if ((unsigned)d->kind > (unsigned)AMP_KIND_LION)
         return ampi_unknown("amp_optimizer_desc.kind", (int)d->kind);
     AMPI_TRY(ampi_desc_numbers_ok(d));
     AMPI_REFUSE(!ampi_allocator_ok(&d->allocator), INVALID_ARGUMENT,
@@ -4112,7 +4110,8 @@ static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
 
 /* May a call for tensor i be made now? */
 static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i, ampi_phase phase) {
-    if (!opt || !opt->initialized || ampi_tensor(opt, i)) return ampi_ready(opt, phase);
+    AMPI_TRY(ampi_ready(opt, phase));
+    if (ampi_tensor(opt, i)) return AMP_OK;
     return ampi_refuse(AMP_ERROR_INVALID_ARGUMENT, "there is no tensor %g: there are %g", (double)i,
                        (double)opt->num_entries);
 }
@@ -4293,12 +4292,12 @@ static void *ampi_take(ampi_arena *arena, size_t count, size_t size, size_t alig
     return arena->base ? arena->base + start : NULL;
 }
 
-/* n floats of tensor e; those of a flat array follow one another without a gap. */
-static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n) {
-    return (float *)ampi_take(arena, (size_t)n, sizeof(float), e->flat == 2 ? sizeof(float) : 64);
+/* Floats of tensor e; those of a flat array follow one another without a gap. */
+static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e) {
+    return (float *)ampi_take(arena, e->tensor.n, 4, e->flat == 2 ? 4 : 64);
 }
 
-static uint64_t ampi_groups(uint64_t n) { return n / AMPI_GROUP + (n % AMPI_GROUP != 0); }
+static size_t ampi_groups(size_t n) { return n / AMPI_GROUP + (n % AMPI_GROUP != 0); }
 
 /* Is a tensor's gradient of few rows? How many elements may its sums have? (An empty table has
    room for one row, because rows outside it are summed, too.) */
@@ -4347,12 +4346,12 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t
     slot->in_place  = ampi_host_steps(opt, t) && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* Places n elements of tensor e in their format, and scales of groups. */
-static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_stored *s) {
-    if (s->format == AMP_FORMAT_F32) s->data = ampi_floats_of(arena, e, n);
-    else if (s->size) s->data = ampi_take(arena, (size_t)n, s->size, 64);
+/* Places elements of tensor e in their format, and scales of groups. */
+static void ampi_place(ampi_arena *arena, const ampi_entry *e, ampi_stored *s) {
+    if (s->format == AMP_FORMAT_F32) s->data = ampi_floats_of(arena, e);
+    else if (s->size) s->data = ampi_take(arena, e->tensor.n, s->size, 64);
     if (ampi_formats[s->format].group)
-        s->scale = (uint8_t *)ampi_take(arena, (size_t)ampi_groups(n), 1, 64);
+        s->scale = (uint8_t *)ampi_take(arena, ampi_groups(e->tensor.n), 1, 64);
 }
 
 /* The number of chunks of slot i; if sparse, the most that its sums may have. */
@@ -4361,18 +4360,13 @@ static uint64_t ampi_slot_chunks(const amp_optimizer *opt, size_t i) {
     return ampi_chunks(ampi_has_rows(e) ? ampi_most_sums(e) : opt->plan->host_slots[i].n);
 }
 
-/* Is slot i the k-th in the order of chunks? k goes through all slots twice; own ones come in the
-   second half, so that the chunks of either kind are in a row. */
-static int ampi_in_chunk_order(const amp_plan *plan, size_t k, size_t *i) {
-    *i = k % plan->num_slots;
-    return plan->host_slots[*i].own == (k >= plan->num_slots);
-}
-
-/* Fills in the slots, except what the arena holds, and counts. */
+/* Fills in the slots, except what the arena holds, and counts. In the order of chunks own slots
+   come last, so that the chunks of either kind are in a row. */
 static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     const int moments  = ampi_num_moments(&opt->desc);
     uint64_t  elements = 0, sums = 0;
-    size_t    i, k;
+    uint32_t  own;
+    size_t    i;
     plan->num_chunks = 0;
     for (i = 0; i < plan->num_slots; i++) {
         const ampi_entry *e = ampi_entry_of(opt, i);
@@ -4387,11 +4381,12 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
                              (moments && ampi_formats[s->moment[0].format].random));
         elements += s->n;
     }
-    for (k = 0; k < 2 * plan->num_slots; k++) {
-        if (!ampi_in_chunk_order(plan, k, &i)) continue;
-        plan->host_slots[i].first_chunk = plan->num_chunks;
-        plan->num_chunks += ampi_slot_chunks(opt, i);
-    }
+    for (own = 0; own < 2; own++)
+        for (i = 0; i < plan->num_slots; i++) {
+            if (plan->host_slots[i].own != own) continue;
+            plan->host_slots[i].first_chunk = plan->num_chunks;
+            plan->num_chunks += ampi_slot_chunks(opt, i);
+        }
     plan->share_bits = plan->num_chunks < 264 ? 4 : 2;
     if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->share_bits = 0;
 }
@@ -4420,17 +4415,17 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
         if (!keeps) s->model = model;
         break;
     case AMPI_ARRAY_MASTER:
-        if (!s->master.data) ampi_place(arena, e, s->n, &s->master);
+        if (!s->master.data) ampi_place(arena, e, &s->master);
         break;
     case AMPI_ARRAY_GRAD:
         if (!ampi_host_steps(opt, &e->tensor) || !(learns || e->flat)) break;
-        s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e, s->n);
+        s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e);
         if (!learns) s->unscaled = NULL;
         break;
     case AMPI_ARRAY_FIRST_MOMENT:
     case AMPI_ARRAY_SECOND_MOMENT:
         if (learns && !s->own)
-            ampi_place(arena, e, s->n, &s->moment[kind - AMPI_ARRAY_FIRST_MOMENT]);
+            ampi_place(arena, e, &s->moment[kind - AMPI_ARRAY_FIRST_MOMENT]);
     }
 }
 
@@ -4489,20 +4484,20 @@ static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void
 
 static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     const amp_plan *plan = opt->plan;
-    uint32_t        piece[AMPI_PIECE];
+    uint32_t        piece[AMPI_PIECE], own;
     uint64_t        c = 0, left;
-    size_t          i, k, used = 0;
-    for (k = 0; k < 2 * plan->num_slots; k++) {
-        left = ampi_in_chunk_order(plan, k, &i) ? ampi_slot_chunks(opt, i) : 0;
-        for (; left; left--) {
-            piece[used++] = (uint32_t)i;
-            c++;
-            if (used < AMPI_PIECE && c < plan->num_chunks) continue;
-            AMPI_TRY(ampi_send(&opt->backend, plan->chunk_slots + c - used, piece,
-                               used * sizeof *piece));
-            used = 0;
+    size_t          i, used = 0;
+    for (own = 0; own < 2; own++)
+        for (i = 0; i < plan->num_slots; i++) {
+            left = plan->host_slots[i].own == own ? ampi_slot_chunks(opt, i) : 0;
+            for (; left; left--) {
+                piece[used++] = (uint32_t)i;
+                c++;
+                if (used < AMPI_PIECE && c < plan->num_chunks) continue;
+                AMPI_TRY(ampi_send(&opt->backend, plan->chunk_slots + c - used, piece, 4 * used));
+                used = 0;
+            }
         }
-    }
     return AMP_OK;
 }
 
@@ -5431,7 +5426,7 @@ static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *sl
         char *const    there  = (char *)m->data + i * m->size;
         uint8_t *const scales = m->scale ? m->scale + i / AMPI_GROUP : NULL;
         n      = ampi_min((size_t)slot->n - i, AMPI_PIECE);
-        groups = m->scale ? (size_t)ampi_groups(n) : 0;
+        groups = m->scale ? ampi_groups(n) : 0;
         if (from) {
             AMPI_IEEE(ampi_encode_moment(&here, second, from + i, n));
             AMPI_TRY(ampi_send(b, there, bytes, n * m->size));
@@ -5484,7 +5479,6 @@ static amp_result ampi_moments_ok(const amp_optimizer *opt, int i, int set, cons
 
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second) {
-    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED)); /* before an index that add has not made yet */
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     AMPI_TRY(ampi_moments_ok(opt, i, 0, first, second));
     if (first) AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 0, first, NULL));
@@ -5496,7 +5490,6 @@ AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const fl
     const ampi_slot *slot;
     amp_gate         gate;
     amp_result       result;
-    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
     AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
     /* fails during a capture, into which a copy of few bytes would go */
@@ -5745,7 +5738,7 @@ static void ampi_archive_piece(ampi_archive *a, const ampi_slot *slot, const amp
 
 /* Walks the n elements of a section. */
 static void ampi_archive_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s) {
-    const size_t n = (size_t)(s->grouped ? ampi_groups(slot->n) : slot->n);
+    const size_t n = s->grouped ? ampi_groups((size_t)slot->n) : (size_t)slot->n;
     size_t       i, piece;
     for (i = 0; s->x && i < n; i += piece) {
         unsigned char *at;
