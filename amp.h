@@ -3698,10 +3698,6 @@ static double ampi_or(double x, double otherwise) {
 #define AMPI_F64_MAX 1.7976931348623157e308
 #define AMPI_BELOW_1 0.99999999999999989
 
-static AMPI_NOINLINE amp_result ampi_amount_ok(const char *field, const float *x) {
-    return ampi_f32_in(x) ? AMP_OK : ampi_out(field, (double)*x, "0 or more, and finite");
-}
-
 static amp_result ampi_finite_ok(const char *field, const float *x) {
     return ampi_nonfinite(ampi_load_u32(x, 0)) ? ampi_out(field, (double)*x, "finite") : AMP_OK;
 }
@@ -4501,17 +4497,15 @@ static amp_result ampi_fill_chunks(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Writes n fp32 elements of src to a model and to what its master stores, unless that has no
-   data; if src is NULL, the master is made from the model. */
-static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
-                                const ampi_stored *master, const void *src, size_t n) {
-    if (ampi_is_encoded(master))
-        return b->functions->encode_fn(b, model, master, src, n);
-    if (master->data && master->data != src)
-        AMPI_TRY(ampi_cast_on(b, master->data, AMP_F32, src ? src : model, src ? AMP_F32 : type,
-                              n));
-    if (!src || !model || model == src) return AMP_OK;
-    return ampi_cast_on(b, model, type, src, AMP_F32, n);
+/* Writes fp32 elements of src to a slot's master and model; if src is NULL, the master is made from
+   the model. */
+static amp_result ampi_write_on(const amp_backend *b, const ampi_slot *s, const void *src) {
+    const size_t n = (size_t)s->n;
+    if (ampi_is_encoded(&s->master))
+        return b->functions->encode_fn(b, s->model, &s->master, src, n);
+    if (!src) return ampi_cast_on(b, s->master.data, AMP_F32, s->model, s->model_type, n);
+    if (s->master.data != src) AMPI_TRY(ampi_cast_on(b, s->master.data, AMP_F32, src, AMP_F32, n));
+    return s->model ? ampi_cast_on(b, s->model, s->model_type, src, AMP_F32, n) : AMP_OK;
 }
 
 /* A weight that was copied, and that no step writes again, becomes NaN: code that goes on reading
@@ -4628,26 +4622,22 @@ static amp_result ampi_no_overlaps(const amp_optimizer *opt) {
 
 /* Allocates the host's tables, and fills in what is known before memory is laid out. */
 static amp_result ampi_new_plan(amp_optimizer *opt) {
-    const amp_optimizer_desc *d      = &opt->desc;
-    const size_t              header = (sizeof(amp_plan) + 63) / 64 * 64;
-    size_t                    i, num_sparse = 0;
+    const amp_optimizer_desc *d = &opt->desc;
+    const size_t              n = opt->num_entries;
+    size_t                    i, num_sparse = 0, room;
     amp_plan                 *plan;
-    AMPI_REFUSE(opt->num_entries > (SIZE_MAX / 2 - header) / (2 * sizeof(ampi_slot) + 2048) ||
-                    opt->num_entries > INT32_MAX, TOO_LARGE,
-                "there are %g tensors, which are too many", (double)opt->num_entries);
-    for (i = 0; i < opt->num_entries; i++)
-        num_sparse += (size_t)ampi_has_rows(ampi_entry_of(opt, i));
-    plan = (amp_plan *)ampi_allocate(&d->allocator,
-                                     header + opt->num_entries * (sizeof(ampi_slot) +
-                                                                  3 * sizeof(ampi_range)) +
-                                         num_sparse * sizeof(ampi_sparse) +
-                                         (opt->reports ? ampi_report_room(opt->num_entries) : 0));
+    AMPI_REFUSE(n > SIZE_MAX / 4 / (2 * sizeof(ampi_slot) + 2048) || n > INT32_MAX, TOO_LARGE,
+                "there are %g tensors, which are too many", (double)n);
+    for (i = 0; i < n; i++) num_sparse += (size_t)ampi_has_rows(ampi_entry_of(opt, i));
+    room = sizeof *plan + n * (sizeof(ampi_slot) + 3 * sizeof(ampi_range)) +
+           num_sparse * sizeof(ampi_sparse) + (opt->reports ? ampi_report_room(n) : 0);
+    plan = (amp_plan *)ampi_allocate(&d->allocator, room);
     if (!plan) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
     memset(plan, 0, sizeof *plan);
-    plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
-    plan->num_slots   = opt->num_entries;
-    plan->ranges      = (ampi_range *)(void *)(plan->host_slots + plan->num_slots);
-    plan->host_sparse = (ampi_sparse *)(void *)(plan->ranges + 3 * plan->num_slots);
+    plan->host_slots  = (ampi_slot *)(void *)(plan + 1);
+    plan->num_slots   = n;
+    plan->ranges      = (ampi_range *)(void *)(plan->host_slots + n);
+    plan->host_sparse = (ampi_sparse *)(void *)(plan->ranges + 3 * n);
     plan->num_sparse  = num_sparse;
     plan->kind        = d->kind;
     plan->zero_grad   = d->zero_grad;
@@ -4678,11 +4668,8 @@ static amp_result ampi_allocate_plan(amp_optimizer *opt) {
 static amp_result ampi_fill_tensors(const amp_optimizer *opt) {
     const amp_backend *b = &opt->backend;
     size_t             i;
-    for (i = 0; i < opt->plan->num_slots; i++) {
-        const ampi_slot *s = &opt->plan->host_slots[i];
-        AMPI_TRY(ampi_write_on(b, s->model, s->model_type, &s->master,
-                               ampi_tensor(opt, (int)i)->weight, (size_t)s->n));
-    }
+    for (i = 0; i < opt->plan->num_slots; i++)
+        AMPI_TRY(ampi_write_on(b, &opt->plan->host_slots[i], ampi_tensor(opt, (int)i)->weight));
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         if (ampi_is_encoded(&opt->plan->host_slots[i].master) && t->weight)
@@ -4700,18 +4687,17 @@ static void ampi_release_plan(amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
-    const amp_scaler *s;
-    amp_scaler        shared;
-    amp_result        result = AMP_OK;
+    amp_scaler shared;
+    amp_result result;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     if (opt->refused.result != AMP_OK) return ampi_repeat(&opt->refused);
-    s = opt->desc.shared_scaler;
-    if (s) result = ampi_read_back(opt, &shared, s, sizeof shared);
-    if (s && result == AMP_OK && !ampi_is_initialized(&shared))
-        result = ampi_refuse(AMP_ERROR_NOT_INITIALIZED,
-                             "desc.shared_scaler is not initialized: call amp_scaler_init");
-    if (result == AMP_OK) result = ampi_new_plan(opt);
-    if (result == AMP_OK) result = ampi_allocate_plan(opt);
+    if (opt->desc.shared_scaler) {
+        AMPI_TRY(ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared));
+        AMPI_REFUSE(!ampi_is_initialized(&shared), NOT_INITIALIZED,
+                    "desc.shared_scaler is not initialized: call amp_scaler_init");
+    }
+    AMPI_TRY(ampi_new_plan(opt));
+    result = ampi_allocate_plan(opt);
     if (result == AMP_OK) result = ampi_captured(ampi_fill_tensors(opt));
     if (result != AMP_OK) ampi_release_plan(opt);
     else opt->pending.result = AMP_OK; /* from a begin_step before prepare */
@@ -4782,9 +4768,7 @@ static amp_result ampi_write_models(const amp_optimizer *opt) {
     for (i = 0; i < opt->plan->num_slots; i++) {
         ampi_slot  *s   = &opt->plan->host_slots[i];
         const void *src = ampi_is_encoded(&s->master) ? s->weight : s->master.data;
-        if (src && s->model)
-            AMPI_TRY(ampi_captured(ampi_write_on(&opt->backend, s->model, s->model_type, &s->master,
-                                                 src, (size_t)s->n)));
+        if (src && s->model) AMPI_TRY(ampi_captured(ampi_write_on(&opt->backend, s, src)));
         s->weight = NULL;
     }
     return AMP_OK;
@@ -5181,14 +5165,6 @@ static AMPI_NOINLINE int ampi_encode_moment(const ampi_stored *m, int second, co
     return 1;
 }
 
-/* Are a tensor's rates finite? (Where a file has brought what is not, steps go on.) */
-static AMPI_NOINLINE int ampi_rates_ok(const ampi_slot *s, float lr) {
-    const float decay = lr * s->lr_scale * s->weight_decay; /* inf * 0: NaN */
-    return !ampi_nonfinite(ampi_bits_of_f32(decay)) ||
-           ampi_nonfinite(ampi_load_u32(&s->lr_scale, 0)) ||
-           ampi_nonfinite(ampi_load_u32(&s->weight_decay, 0));
-}
-
 /* Does one job of a step, on all tensors. */
 static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
     const amp_backend *b = &opt->backend;
@@ -5263,16 +5239,26 @@ AMP_DEF const double *amp_optimizer_chunk_sums(const amp_optimizer *opt, size_t 
     return there ? opt->plan->sums : NULL;
 }
 
+/* Are all tensors' rates finite? (Where a file has brought what is not, steps go on.) */
+static AMPI_NOINLINE amp_result ampi_rates_ok(const amp_optimizer *opt, const float *lr) {
+    size_t i;
+    if (!ampi_f32_in(lr)) return ampi_out("lr", (double)*lr, "0 or more, and finite");
+    for (i = 0; i < opt->plan->num_slots; i++) {
+        const ampi_slot *s     = &opt->plan->host_slots[i];
+        const float      decay = *lr * s->lr_scale * s->weight_decay; /* inf * 0: NaN */
+        if (ampi_nonfinite(ampi_bits_of_f32(decay)) &&
+            !ampi_nonfinite(ampi_load_u32(&s->lr_scale, 0)) &&
+            !ampi_nonfinite(ampi_load_u32(&s->weight_decay, 0)))
+            return ampi_of(opt, i, ampi_refuse(AMP_ERROR_INVALID_CONFIG, "with an lr of %g, lr * "
+                           "lr_scale, or that * weight_decay, is not finite", (double)*lr));
+    }
+    return AMP_OK;
+}
+
 static amp_result ampi_check_rate(const amp_optimizer *opt, const float *lr) {
-    const amp_plan *plan = opt->plan;
-    size_t          i    = 0;
-    amp_result      result;
-    AMPI_IEEE(result = ampi_amount_ok("lr", lr); while (
-        result == AMP_OK && i < plan->num_slots && ampi_rates_ok(&plan->host_slots[i], *lr)) i++);
-    if (result != AMP_OK || i == plan->num_slots) return result;
-    return ampi_of(opt, i, ampi_refuse(AMP_ERROR_INVALID_CONFIG,
-                                       "with an lr of %g, lr * lr_scale, or that * weight_decay, "
-                                       "is not finite", (double)*lr));
+    amp_result result;
+    AMPI_IEEE(result = ampi_rates_ok(opt, lr));
+    return result;
 }
 
 /* May tensors of a fused kind be updated? NULL: with the learning rate in backend memory. After
@@ -5312,10 +5298,8 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
 }
 
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
-    uint32_t   skip = 0;
-    amp_result result;
-    result = ampi_ready(opt, AMPI_BETWEEN);
-    if (result == AMP_OK) result = ampi_rebind(opt, 0, 0, NULL, NULL); /* refuses a capture */
+    uint32_t   skip   = 0;
+    amp_result result = ampi_rebind(opt, 0, 0, NULL, NULL); /* refuses a capture */
     if (result == AMP_OK) result = amp_optimizer_check(opt);
     if (result == AMP_OK) {
         result = amp_optimizer_unscale(opt);
