@@ -4457,11 +4457,12 @@ static amp_result ampi_block_alloc(const amp_backend *b, const amp_allocator *a,
                                    void **block, char **base) {
     if (b->functions->alloc_fn) {
         AMPI_TRY(b->functions->alloc_fn(b, num_bytes, block));
-    } else {
-        *block = ampi_allocate(a, num_bytes + 63);
-        if (!*block) return AMP_ERROR_OUT_OF_MEMORY;
-        memset(*block, 0, num_bytes + 63);
+        *base = (char *)*block;
+        return AMP_OK;
     }
+    *block = ampi_allocate(a, num_bytes + 63);
+    if (!*block) return AMP_ERROR_OUT_OF_MEMORY;
+    memset(*block, 0, num_bytes + 63);
     *base = (char *)ampi_align(*block);
     return AMP_OK;
 }
