@@ -5396,55 +5396,49 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_grad
     return ampi_place_in_tensor(opt, i, stats);
 }
 
-/* Copies a moment to the host, or from it; the other pointer is NULL. */
+/* Copies a moment to the host, or from it, or (ask) asks whether that can be; the other pointer is
+   NULL. If both are, there is nothing to do. */
 static amp_result ampi_copy_moment(const amp_optimizer *opt, const ampi_slot *slot, int second,
-                                   float *to, const float *from) {
+                                   float *to, const float *from, int ask) {
     const amp_backend *b = &opt->backend;
     const ampi_stored *m = &slot->moment[second];
     unsigned char      bytes[4 * AMPI_PIECE];
     uint8_t            scale[AMPI_PIECE / (int)AMPI_GROUP];
     ampi_stored        here = *m;
     size_t             i, n, groups;
+    int                exact;
     here.data  = bytes;
     here.scale = scale;
-    for (i = 0; i < slot->n; i += n) {
+    for (i = 0; (to || from) && i < slot->n; i += n) {
         char *const    there  = (char *)m->data + i * m->size;
         uint8_t *const scales = m->scale ? m->scale + i / AMPI_GROUP : NULL;
         n      = ampi_min((size_t)slot->n - i, AMPI_PIECE);
         groups = m->scale ? ampi_groups(n) : 0;
-        if (from) {
-            AMPI_IEEE(ampi_encode_moment(&here, second, from + i, n));
-            AMPI_TRY(ampi_send(b, there, bytes, n * m->size));
-            AMPI_TRY(ampi_send(b, scales, scale, groups));
+        if (to) {
+            AMPI_TRY(ampi_read_back(opt, bytes, there, n * m->size));
+            if (groups) AMPI_TRY(ampi_read_back(opt, scale, scales, groups));
+            AMPI_IEEE(ampi_decode_moment(&here, second, to + i, n));
             continue;
         }
-        AMPI_TRY(ampi_read_back(opt, bytes, there, n * m->size));
-        if (groups) AMPI_TRY(ampi_read_back(opt, scale, scales, groups));
-        AMPI_IEEE(ampi_decode_moment(&here, second, to + i, n));
+        AMPI_IEEE(exact = ampi_encode_moment(&here, second, from + i, n));
+        AMPI_REFUSE(!exact, UNSUPPORTED, "moments of 8 bits are set to what amp_optimizer_moments "
+                    "gave; these are others: load a state");
+        if (ask) continue;
+        AMPI_TRY(ampi_send(b, there, bytes, n * m->size));
+        AMPI_TRY(ampi_send(b, scales, scale, groups));
     }
     return AMP_OK;
 }
 
 /* Can a moment be set to these numbers, at this step? */
-static AMPI_NOINLINE amp_result ampi_moment_ok(const ampi_slot *slot, int second,
-                                               const float *from, uint64_t step) {
-    unsigned char bytes[AMPI_PIECE];
-    uint8_t       scale[AMPI_PIECE / (int)AMPI_GROUP];
-    ampi_stored   here = slot->moment[second];
-    const int     zero = slot->moment[1].data && !step;
-    size_t        i, n;
-    here.data  = bytes;
-    here.scale = scale;
-    for (i = 0; zero && from && i < slot->n; i++)
+static amp_result ampi_moment_ok(const amp_optimizer *opt, const ampi_slot *slot, int second,
+                                 const float *from, uint64_t step) {
+    const int zero = from && slot->moment[1].data && !step;
+    size_t    i;
+    for (i = 0; zero && i < slot->n; i++)
         AMPI_REFUSE(ampi_load_u32(from, i) << 1, INVALID_CONFIG,
                     "these moments are of no step: call amp_optimizer_set_steps before");
-    for (i = 0; slot->moment[second].scale && from && i < slot->n; i += n) {
-        n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
-        AMPI_REFUSE(!ampi_encode_moment(&here, second, from + i, n), UNSUPPORTED,
-                    "moments of 8 bits are set to what amp_optimizer_moments gave; these are "
-                    "others: load a state");
-    }
-    return AMP_OK;
+    return ampi_copy_moment(opt, slot, second, NULL, from, 1);
 }
 
 /* May both moments be read, or (set) written? */
@@ -5466,26 +5460,26 @@ AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float 
                                          float *second) {
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_PREPARED));
     AMPI_TRY(ampi_moments_ok(opt, i, 0, first, second));
-    if (first) AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 0, first, NULL));
-    return second ? ampi_copy_moment(opt, ampi_slot_of(opt, i), 1, second, NULL) : AMP_OK;
+    AMPI_TRY(ampi_copy_moment(opt, ampi_slot_of(opt, i), 0, first, NULL, 0));
+    return ampi_copy_moment(opt, ampi_slot_of(opt, i), 1, second, NULL, 0);
 }
 
 AMP_DEF amp_result amp_optimizer_set_moments(amp_optimizer *opt, int i, const float *first,
                                              const float *second) {
-    const ampi_slot *slot;
-    amp_gate         gate;
-    amp_result       result;
+    ampi_slot *slot;
+    amp_gate   gate;
+    amp_result result;
     AMPI_TRY(ampi_tensor_ready(opt, i, AMPI_BETWEEN));
     AMPI_TRY(ampi_moments_ok(opt, i, 1, first, second));
     /* fails during a capture, into which a copy of few bytes would go */
     AMPI_TRY(ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate));
-    slot = &opt->plan->host_slots[i];
-    AMPI_IEEE(result = ampi_moment_ok(slot, 0, first, gate.step));
-    if (result == AMP_OK) AMPI_IEEE(result = ampi_moment_ok(slot, 1, second, gate.step));
+    slot   = &opt->plan->host_slots[i];
+    result = ampi_moment_ok(opt, slot, 0, first, gate.step);
+    if (result == AMP_OK) result = ampi_moment_ok(opt, slot, 1, second, gate.step);
     AMPI_TRY(ampi_of(opt, (size_t)i, result));
-    if (first) AMPI_TRY(ampi_copy_moment(opt, slot, 0, NULL, first));
-    if (second) AMPI_TRY(ampi_copy_moment(opt, slot, 1, NULL, second));
-    opt->plan->host_slots[i].moments_missing = 0;
+    AMPI_TRY(ampi_copy_moment(opt, slot, 0, NULL, first, 0));
+    AMPI_TRY(ampi_copy_moment(opt, slot, 1, NULL, second, 0));
+    slot->moments_missing = 0;
     return AMP_OK;
 }
 
