@@ -5533,11 +5533,18 @@ enum { AMPI_FILE_REPORT = 1, AMPI_FILE_SEED = 2, AMPI_FILE_FLAGS = 3 };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
 AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes, AMPI_STATE_BLOCK % 8 == 0);
 
+/* What is saved besides masters and moments; control has the scaler, also a shared one. */
+typedef struct ampi_state {
+    ampi_control control;
+    uint32_t     has_lr;
+} ampi_state;
+
 /* A pass over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_archive_pass { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_archive_pass;
 
 struct ampi_archive {
     const amp_optimizer *opt;
+    ampi_state     state, own; /* to save; in a file that is loaded, and what there was before  */
     unsigned char *room;       /* of a block, for models and low bits                           */
     ampi_archive_pass pass;
     uint32_t       flags;
@@ -5551,12 +5558,6 @@ struct ampi_archive {
     char           name[AMPI_STATE_NAME], digits[2][AMPI_DECIMALS]; /* of an error's text       */
     amp_result     result;     /* the first error; it stops the pass                            */
 };
-
-/* What is saved besides masters and moments; control has the scaler, also a shared one. */
-typedef struct ampi_state {
-    ampi_control control;
-    uint32_t     has_lr;
-} ampi_state;
 
 static uint64_t ampi_get_le(const unsigned char *p) {
     uint64_t x = 0;
@@ -5580,9 +5581,14 @@ static uint64_t ampi_sum_bytes(uint64_t sum, const unsigned char *p, size_t num_
 
 AMPI_COLD_BEGIN
 
+static void ampi_write_out(ampi_archive *a, const unsigned char *bytes, size_t num_bytes) {
+    if (a->result == AMP_OK && num_bytes && !a->write_fn(a->user, bytes, num_bytes))
+        a->result = ampi_fail(AMP_ERROR_WRITE);
+}
+
 static void ampi_flush(ampi_archive *a) {
     a->sum = ampi_sum_bytes(a->sum, a->bytes, a->used);
-    if (a->used && !a->write_fn(a->user, a->bytes, a->used)) a->result = ampi_fail(AMP_ERROR_WRITE);
+    ampi_write_out(a, a->bytes, a->used);
     a->used = 0;
 }
 
@@ -5683,12 +5689,9 @@ typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_s
 
 /* Copies from backend memory to save, and to it to load. */
 static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_bytes) {
-    const amp_backend *b    = &a->opt->backend;
-    const int          save = a->pass == AMPI_SAVE;
-    if (a->result == AMP_OK && num_bytes)
-        a->result = ampi_captured(b->functions->copy_fn(b, save ? here : there, save ? there : here,
-                                                        num_bytes,
-                                                        save ? AMPI_TO_HOST : AMPI_TO_BACKEND));
+    if (a->result != AMP_OK || !num_bytes) return;
+    a->result = a->pass == AMPI_SAVE ? ampi_read_back(a->opt, here, there, num_bytes)
+                                     : ampi_send(&a->opt->backend, there, here, num_bytes);
 }
 
 /* Saves n elements of a section to memory at, or loads them from it. */
@@ -5776,18 +5779,18 @@ static void ampi_archive_storage(ampi_archive *a, ampi_slot *slot) {
 }
 
 /* Size, options and name of tensor i. */
-static void ampi_archive_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i) {
-    ampi_slot  *slot         = &opt->plan->host_slots[i];
-    const char *name         = ampi_tensor(opt, (int)i)->name;
-    float       lr_scale     = slot->lr_scale;
-    float       weight_decay = slot->weight_decay;
-    const int   right        = a->pass == AMPI_VERIFY && a->result == AMP_OK;
-    ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
+static void ampi_archive_tensor(ampi_archive *a, size_t i) {
+    const amp_tensor *t            = ampi_tensor(a->opt, (int)i);
+    ampi_slot        *slot         = &a->opt->plan->host_slots[i];
+    float             lr_scale     = slot->lr_scale;
+    float             weight_decay = slot->weight_decay;
+    const int         right        = a->pass == AMPI_VERIFY && a->result == AMP_OK;
+    ampi_same(a, t->n, "its size");
     ampi_archive_storage(a, slot);
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
-    ampi_name(a, name);
-    if (right) a->result = ampi_of(opt, i, a->result);
+    ampi_name(a, t->name);
+    if (right) a->result = ampi_of(a->opt, i, a->result);
     if (a->pass != AMPI_LOAD) return;
     slot->lr_scale     = lr_scale;
     slot->weight_decay = weight_decay;
@@ -5795,7 +5798,7 @@ static void ampi_archive_tensor(ampi_archive *a, const amp_optimizer *opt, size_
 
 /* The numbers before the tensors, in the order of a file: of the scaler, of the run, of its last
    step, of the desc. */
-typedef struct ampi_field { size_t at, size; } ampi_field;
+typedef struct ampi_field { uint16_t at, size; } ampi_field;
 #define AMPI_FIELD(member)   {offsetof(ampi_state, member), sizeof ((ampi_state *)0)->member}
 #define AMPI_SCALER(member)  AMPI_FIELD(control.scaler.member)
 #define AMPI_CONTROL(member) AMPI_FIELD(control.member)
@@ -5820,80 +5823,59 @@ static const ampi_field ampi_fields[] = {
     AMPI_CONTROL(rates.eps),      AMPI_CONTROL(rates.momentum),
     AMPI_CONTROL(nesterov),       AMPI_CONTROL(rates.max_norm)
 };
-enum { AMPI_NUM_FIELDS = sizeof ampi_fields / sizeof ampi_fields[0] };
-
-static void ampi_archive_fields(ampi_archive *a, ampi_state *state) {
-    size_t i;
-    for (i = 0; i < AMPI_NUM_FIELDS; i++) {
-        const ampi_field *f = &ampi_fields[i];
-        ampi_number(a, (char *)state + f->at, f->size);
-    }
-}
 
 /* Walks the whole body. Sizes and names are the optimizer's: a file cannot lead out of arrays. */
-static void ampi_archive_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
-    const amp_plan *plan = opt->plan;
+static void ampi_archive_state(ampi_archive *a) {
+    const amp_plan *plan = a->opt->plan;
     size_t          i;
-    ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
+    ampi_same(a, (uint64_t)plan->kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
-    ampi_archive_fields(a, state);
-    for (i = 0; i < plan->num_slots; i++) ampi_archive_tensor(a, opt, i);
-    if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, state->control.seed);
-    if (a->flags & AMPI_FILE_REPORT) ampi_archive_report(a, opt);
+    for (i = 0; i < sizeof ampi_fields / sizeof ampi_fields[0]; i++)
+        ampi_number(a, (char *)&a->state + ampi_fields[i].at, ampi_fields[i].size);
+    for (i = 0; i < plan->num_slots; i++) ampi_archive_tensor(a, i);
+    if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, a->state.control.seed);
+    if (a->flags & AMPI_FILE_REPORT) ampi_archive_report(a, a->opt);
     if (a->pass == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) ampi_archive_arrays(a, &plan->host_slots[i]);
 }
 
-/* Reads what backend memory has of an optimizer between two steps. */
-static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
-    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    state->has_lr = opt->plan->has_lr != 0;
-    AMPI_TRY(ampi_read_back(opt, &state->control, opt->plan->control, sizeof state->control));
-    return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
-}
-
-/* Counts what is to be saved. */
-static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, ampi_state *state) {
-    AMPI_TRY(ampi_read_state(opt, state));
+/* Reads what backend memory has of an optimizer between two steps. The first pass is AMPI_COUNT. */
+static amp_result ampi_archive_begin(ampi_archive *a, const amp_optimizer *opt) {
+    ampi_control *c = &a->state.control;
     memset(a, 0, sizeof *a);
-    if (opt->plan->record) a->flags |= AMPI_FILE_REPORT;
-    if (opt->plan->stochastic) a->flags |= AMPI_FILE_SEED;
-    a->opt = opt;
-    ampi_archive_state(a, opt, state); /* AMPI_COUNT */
-    return AMP_OK;
-}
-
-/* Saves what was counted in a. */
-static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_state *state,
-                            amp_write_fn write_fn, void *user) {
-    unsigned char ends[AMPI_STATE_HEADER]; /* the header, then the trailer */
-    memcpy(ends, "AMPSTATE", 8);
-    ampi_put_le(ends + 8, (uint64_t)a->flags << 32 | AMPI_STATE_VERSION);
-    ampi_put_le(ends + 16, a->count);
-    ampi_put_le(ends + 24, ampi_sum_bytes(0, ends, 24));
-    a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
-    if (!a->bytes) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
-    a->room     = a->bytes + AMPI_STATE_BLOCK;
-    a->pass     = AMPI_SAVE;
-    a->write_fn = write_fn;
-    a->user     = user;
-    if (!write_fn(user, ends, sizeof ends)) a->result = ampi_fail(AMP_ERROR_WRITE);
-    ampi_archive_state(a, opt, state);
-    if (a->result == AMP_OK) ampi_flush(a);
-    ampi_put_le(ends, a->sum);
-    if (a->result == AMP_OK && !write_fn(user, ends, 8)) a->result = ampi_fail(AMP_ERROR_WRITE);
-    ampi_release(&opt->desc.allocator, a->bytes);
-    return a->result;
+    a->opt          = opt;
+    a->state.has_lr = opt->plan->has_lr != 0;
+    AMPI_TRY(ampi_read_back(opt, c, opt->plan->control, sizeof *c));
+    return ampi_read_back(opt, &c->scaler, opt->plan->scaler, sizeof c->scaler);
 }
 
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn,
                                       void *user) {
-    ampi_archive a;
-    ampi_state   state;
+    unsigned char ends[AMPI_STATE_HEADER]; /* the header, then the trailer */
+    ampi_archive  a;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     if (!write_fn) return ampi_missing("write_fn");
-    AMPI_TRY(ampi_save_begin(opt, &a, &state));
-    return ampi_save(opt, &a, &state, write_fn, user);
+    AMPI_TRY(ampi_archive_begin(&a, opt));
+    if (opt->plan->record) a.flags |= AMPI_FILE_REPORT;
+    if (opt->plan->stochastic) a.flags |= AMPI_FILE_SEED;
+    ampi_archive_state(&a);
+    memcpy(ends, "AMPSTATE", 8);
+    ampi_put_le(ends + 8, (uint64_t)a.flags << 32 | AMPI_STATE_VERSION);
+    ampi_put_le(ends + 16, a.count);
+    ampi_put_le(ends + 24, ampi_sum_bytes(0, ends, 24));
+    a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
+    if (!a.bytes) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
+    a.room     = a.bytes + AMPI_STATE_BLOCK;
+    a.pass     = AMPI_SAVE;
+    a.write_fn = write_fn;
+    a.user     = user;
+    ampi_write_out(&a, ends, sizeof ends);
+    ampi_archive_state(&a);
+    ampi_flush(&a);
+    ampi_put_le(ends, a.sum);
+    ampi_write_out(&a, ends, 8);
+    ampi_release(&opt->desc.allocator, a.bytes);
+    return a.result;
 }
 
 /* Reads the header: version, flags, bytes of the body. */
@@ -5913,28 +5895,16 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     return ampi_fail((uint32_t)x == 0 || a->body % 8 ? AMP_ERROR_CORRUPT : AMP_OK);
 }
 
-/* A file that is being loaded; what there was before, and what is in it. */
-typedef struct ampi_loading {
-    ampi_archive a;
-    ampi_state   own, state;
-} ampi_loading;
-
-static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
-    memset(l, 0, sizeof *l);
-    l->a.opt = opt;
-    return ampi_read_state(opt, &l->own);
-}
-
 /* Reads the body into a->bytes, which ampi_load_end releases. If its size is not a->count, it is
    not this optimizer's, and only as much is read as may tell why. */
-static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
-                                 void *user) {
+static amp_result ampi_read_body(ampi_archive *a, amp_read_fn read_fn, void *user) {
     const int      fits = a->body == a->count;
     const uint64_t some = a->tables + AMPI_STATE_NAME;
     const uint64_t most = fits || a->body < some ? a->body : some;
     if (most > SIZE_MAX - 8 - AMPI_STATE_BLOCK) return ampi_fail(AMP_ERROR_TOO_LARGE);
     a->size  = (size_t)most;
-    a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, a->size + 8 + AMPI_STATE_BLOCK);
+    a->bytes = (unsigned char *)ampi_allocate(&a->opt->desc.allocator,
+                                              a->size + 8 + AMPI_STATE_BLOCK);
     if (!a->bytes) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
     a->room = a->bytes + a->size + 8;
     if (!read_fn(user, a->bytes, a->size + (fits ? 8 : 0))) return ampi_fail(AMP_ERROR_READ);
@@ -5943,21 +5913,20 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
                                                                        : AMP_OK);
 }
 
-/* Reads and verifies a file. l->state gets all but arrays. */
-static amp_result ampi_load_file(const amp_optimizer *opt, ampi_loading *l, amp_read_fn read_fn,
+/* Reads and verifies a file. a->state gets all but arrays. */
+static amp_result ampi_load_file(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
                                  void *user) {
-    ampi_archive *a = &l->a;
-    int           fits;
+    int fits;
+    AMPI_TRY(ampi_archive_begin(a, opt));
+    a->own = a->state;
     AMPI_TRY(ampi_read_header(a, read_fn, user));
-    l->state = l->own;
-    ampi_archive_state(a, opt, &l->state); /* AMPI_COUNT */
-    AMPI_TRY(a->result); /* the file may have a report, and the code none */
+    ampi_archive_state(a);
     fits = a->body == a->count;
-    AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
+    AMPI_TRY(ampi_read_body(a, read_fn, user));
     a->pass = AMPI_VERIFY;
-    ampi_archive_state(a, opt, &l->state);
+    ampi_archive_state(a);
     if (!fits && a->result == AMP_OK) a->result = ampi_fail(AMP_ERROR_MISMATCH);
-    if (a->result == AMP_OK && l->state.control.scaler.preset >= (uint32_t)AMPI_NUM_PRESETS)
+    if (a->result == AMP_OK && a->state.control.scaler.preset >= (uint32_t)AMPI_NUM_PRESETS)
         a->result = ampi_refuse(AMP_ERROR_NEWER,
                                 "its scaler has a preset that this amp.h does not know");
     return a->result;
@@ -5966,14 +5935,14 @@ static amp_result ampi_load_file(const amp_optimizer *opt, ampi_loading *l, amp_
 /* Keeps what the file does not decide: the learning rate, if it has none; and the scaler, which
    is the file's unless only one of the two moves, or is disabled. A scale that the program may
    not have multiplied by must be read before the next step. */
-static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
-    const amp_scaler *own   = &l->own.control.scaler;
+static void ampi_keep_own(const amp_optimizer *opt, ampi_archive *a) {
+    const amp_scaler *own   = &a->own.control.scaler;
     amp_plan         *plan  = opt->plan;
-    ampi_state       *state = &l->state;
+    ampi_state       *state = &a->state;
     amp_scaler       *s     = &state->control.scaler;
     const int         moves = ampi_is_dynamic(own), same = moves == ampi_is_dynamic(s);
-    if (!state->has_lr) state->control.rates.lr = l->own.control.rates.lr;
-    if (!state->has_lr) state->has_lr = l->own.has_lr;
+    if (!state->has_lr) state->control.rates.lr = a->own.control.rates.lr;
+    if (!state->has_lr) state->has_lr = a->own.has_lr;
     state->control.seen_updates = 0;
     if (!same || !s->disabled != !own->disabled) {
         if (plan->shared) *s = *own;
@@ -5987,19 +5956,18 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
 }
 
 /* Loads all that was verified, and writes model copies. */
-static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *l) {
+static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_archive *a) {
     const amp_backend *b    = &opt->backend;
     amp_plan          *plan = opt->plan;
-    ampi_control      *c    = &l->state.control;
-    ampi_state         file = l->state;
+    ampi_control      *c    = &a->state.control;
     size_t             i;
-    ampi_keep_own(opt, l);
-    plan->has_lr = l->state.has_lr != 0u;
     if (plan->record) ampi_clear_history(plan);
-    l->a.pass = AMPI_LOAD;
-    l->a.used = 0;
-    ampi_archive_state(&l->a, opt, &file);
-    AMPI_TRY(l->a.result);
+    a->pass = AMPI_LOAD;
+    a->used = 0;
+    ampi_archive_state(a);
+    AMPI_TRY(a->result);
+    ampi_keep_own(opt, a);
+    plan->has_lr = a->state.has_lr != 0u;
     for (i = 0; i < plan->num_slots; i++) {
         ampi_slot *slot = &plan->host_slots[i];
         ampi_slot *there = &plan->table[i];
@@ -6016,20 +5984,17 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
 }
 
 /* Ends a load, also after an error. */
-static amp_result ampi_load_end(amp_optimizer *opt, ampi_loading *l, amp_result result) {
-    if (result == AMP_OK) result = ampi_load_all(opt, l);
-    ampi_release(&opt->desc.allocator, l->a.bytes);
+static amp_result ampi_load_end(ampi_archive *a, amp_optimizer *opt, amp_result result) {
+    if (result == AMP_OK) result = ampi_load_all(opt, a);
+    ampi_release(&opt->desc.allocator, a->bytes);
     return result;
 }
 
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
-    ampi_loading l;
-    amp_result   result;
+    ampi_archive a;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     if (!read_fn) return ampi_missing("read_fn");
-    result = ampi_load_begin(opt, &l);
-    if (result == AMP_OK) result = ampi_load_file(opt, &l, read_fn, user);
-    return ampi_load_end(opt, &l, result);
+    return ampi_load_end(&a, opt, ampi_load_file(&a, opt, read_fn, user));
 }
 
 #ifndef AMP_NO_STDLIB
@@ -6053,12 +6018,8 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
    before. */
 enum { AMPI_PATH = 4080, AMPI_SAVES = 1000, AMPI_NAME = 240 /* and .new999: 255 are allowed */ };
 typedef struct ampi_target {
-    char     path[AMPI_PATH], temporary[AMPI_PATH + 8];
-    int      mode;  /* POSIX: an existing file's, for all that replace it; or -1 */
-    int      lock;  /* POSIX: a descriptor of the temporary file, which locks it */
-    int      error; /* errno of the call that failed in a save; or 0 */
-    ampi_archive a; /* what is saved, from state */
-    ampi_state   state;
+    char path[AMPI_PATH], temporary[AMPI_PATH + 8];
+    int  mode; /* POSIX: an existing file's, for all that replace it; or -1 */
 } ampi_target;
 
 #ifdef _WIN32
@@ -6182,27 +6143,21 @@ static int ampi_create_locked(ampi_target *to) {
     return -1;
 }
 
-/* Opens the temporary file. The lock is held until it has been renamed. */
+/* Opens the temporary file. The lock is held until it is closed, after it has been renamed. */
+enum { AMPI_CLOSES_FIRST = 0 };
 static FILE *ampi_create(ampi_target *to) {
-    FILE *stream = NULL;
-    int   file;
-    to->lock = ampi_create_locked(to);
-    if (to->lock < 0) return NULL;
-    file = dup(to->lock);
-    (void)fcntl(to->lock, F_SETFD, FD_CLOEXEC); /* a child that lives on would hold the lock */
-    if (file >= 0) (void)fcntl(file, F_SETFD, FD_CLOEXEC);
-    if (file >= 0) stream = fdopen(file, "wb");
+    const int file   = ampi_create_locked(to);
+    FILE     *stream = NULL;
+    if (file < 0) return NULL;
+    (void)fcntl(file, F_SETFD, FD_CLOEXEC); /* a child that lives on would hold the lock */
+    stream = fdopen(file, "wb");
     if (stream) {
         setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
         return stream;
     }
     unlink(to->temporary);
-    if (file >= 0) close(file);
+    close(file);
     return NULL;
-}
-
-static void ampi_unlock(const ampi_target *to) {
-    if (to->lock >= 0) close(to->lock);
 }
 
 /* Flushes a file to the disk, and then sets its mode, since what a killed save leaves must be one
@@ -6215,10 +6170,10 @@ static int ampi_flush_file(const ampi_target *to, FILE *file) {
 
 /* Moves the temporary file to its place. The new name is on the disk when its directory is; some
    file systems cannot flush that. */
-static int ampi_move(ampi_target *to) {
+static int ampi_move(ampi_target *to, FILE *file) {
     const size_t length = ampi_directory(to->path);
     int          directory, flushed, error;
-    if (ampi_has_name(to->lock, to->temporary) == 0) { /* locks do not hold: it is another save's */
+    if (ampi_has_name(fileno(file), to->temporary) == 0) { /* locks do not hold: it is another save's */
         to->temporary[0] = '\0';
         errno        = EEXIST;
         return 0;
@@ -6237,12 +6192,11 @@ static int ampi_move(ampi_target *to) {
 
 #else
 
+enum { AMPI_CLOSES_FIRST = 1 };
 static amp_result ampi_follow(ampi_target *to) {
     (void)to;
     return AMP_OK;
 }
-
-static void ampi_unlock(const ampi_target *to) { (void)to; }
 
 #if defined(_WIN32)
 /* A file that is open is no other's to open, so that this finds what no save has. One may lose its
@@ -6266,7 +6220,8 @@ static int ampi_flush_file(const ampi_target *to, FILE *file) {
     return _commit(_fileno(file)) == 0;
 }
 
-static int ampi_move(ampi_target *to) { /* replace existing, write through */
+static int ampi_move(ampi_target *to, FILE *file) { /* replace existing, write through */
+    (void)file;
     return MoveFileExA(to->temporary, to->path, 1 | 8) != 0;
 }
 #else
@@ -6276,68 +6231,61 @@ static FILE *ampi_create(ampi_target *to) {
 }
 
 static int ampi_flush_file(const ampi_target *to, FILE *file) { return to && file; }
-static int ampi_move(ampi_target *to) { return rename(to->temporary, to->path) == 0; }
+static int ampi_move(ampi_target *to, FILE *file) {
+    return file && rename(to->temporary, to->path) == 0;
+}
 #endif
 
 #endif
 
 /* Saves to to->path, in such a way that a crash leaves the old file or the new one. */
 static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
-    FILE      *file   = ampi_create(to);
-    amp_result result = AMP_ERROR_WRITE;
-    if (file) {
-        result = ampi_save(opt, &to->a, &to->state, ampi_file_write, file);
-        if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-        if (result == AMP_OK && !ampi_flush_file(to, file)) result = AMP_ERROR_WRITE;
-        if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-        if (result == AMP_OK && !ampi_move(to)) result = AMP_ERROR_WRITE;
-    }
-    if (result != AMP_OK) {
-        to->error = errno;
-        if (file) remove(to->temporary);
-    }
-    ampi_unlock(to);
+    FILE *const file = ampi_create(to);
+    amp_result  result;
+    int         error;
+    if (!file) return AMP_ERROR_WRITE;
+    result = amp_optimizer_save(opt, ampi_file_write, file);
+    if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+    if (result == AMP_OK && !ampi_flush_file(to, file)) result = AMP_ERROR_WRITE;
+    if (AMPI_CLOSES_FIRST && fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+    if (result == AMP_OK && !ampi_move(to, file)) result = AMP_ERROR_WRITE;
+    error = errno;
+    if (result != AMP_OK) remove(to->temporary);
+    if (!AMPI_CLOSES_FIRST) fclose(file);
+    errno = error;
     return result;
 }
 
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
     ampi_target *to;
     amp_result   result;
-    int          error;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     if (!path) return ampi_missing("path");
     AMPI_REFUSE(strlen(path) >= AMPI_PATH, TOO_LARGE,
                 "path has %g bytes, and must have less than 4080", (double)strlen(path));
     to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (!to) return ampi_fail(AMP_ERROR_OUT_OF_MEMORY);
-    to->error = 0;
-    result    = ampi_save_begin(opt, &to->a, &to->state);
     memcpy(to->path, path, strlen(path) + 1);
-    if (result == AMP_OK) result = ampi_follow(to);
-    if (result == AMP_ERROR_WRITE) to->error = errno;
+    result = ampi_follow(to);
     if (result == AMP_OK) result = ampi_replace_file(to, opt);
-    error = result != AMP_OK ? to->error : 0;
     ampi_release(&opt->desc.allocator, to);
-    if (error) errno = error;
     return result == AMP_ERROR_WRITE ? ampi_fail(result) : result;
 }
 
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path) {
-    ampi_loading l;
+    ampi_archive a;
     amp_result   result;
     FILE        *file;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     if (!path) return ampi_missing("path");
-    result = ampi_load_begin(opt, &l);
-    file   = result == AMP_OK ? fopen(path, "rb") : NULL;
-    if (result == AMP_OK && !file)
-        result = ampi_fail(errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ);
-    if (result == AMP_OK) result = ampi_load_file(opt, &l, ampi_file_read, file);
-    if (result == AMP_ERROR_READ && file && feof(file)) result = ampi_fail(AMP_ERROR_TRUNCATED);
+    file = fopen(path, "rb");
+    if (!file) return ampi_fail(errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ);
+    result = ampi_load_file(&a, opt, ampi_file_read, file);
+    if (result == AMP_ERROR_READ && feof(file)) result = ampi_fail(AMP_ERROR_TRUNCATED);
     if (result == AMP_OK && fgetc(file) != EOF)
         result = ampi_refuse(AMP_ERROR_CORRUPT, "there are bytes behind the end of the state");
-    if (file) fclose(file);
-    return ampi_load_end(opt, &l, result);
+    fclose(file);
+    return ampi_load_end(&a, opt, result);
 }
 
 /* ------------------------------------------------------------ >>impl environment */

@@ -70,13 +70,13 @@ fault 'keep_fp32 takes no moments of a storage of its own' ampi_storage_of \
     's/t->keep_fp32 && !kept/t->keep_fp32/'
 fault 'weights that rebind brought before a load are there after it' ampi_load_all \
     's/slot->weight = NULL;.*//'
-fault 'the seed is not saved' ampi_save_begin 's/if \(opt->plan->stochastic\)/if (0)/'
+fault 'the seed is not saved' amp_optimizer_save 's/if \(opt->plan->stochastic\)/if (0)/'
 fault 'scales of groups are not saved' ampi_archive_arrays 's/k < sizeof all/k + 2 < sizeof all/'
 # Files
 fault 'nesterov is not loaded' ampi_keep_own \
-    's/(control.seen_updates = 0);/\1, state->control.nesterov = l->own.control.nesterov;/'
-fault 'skips in a row are lost' ampi_archive_fields \
-    's/ampi_number\(a, /if (f->at != offsetof(ampi_state, control.skipped_in_a_row)) &/'
+    's/(control.seen_updates = 0);/\1, state->control.nesterov = a->own.control.nesterov;/'
+fault 'skips in a row are lost' ampi_archive_state \
+    's/ampi_number\(a, /if (ampi_fields[i].at != offsetof(ampi_state, control.skipped_in_a_row)) &/'
 fault 'a learning rate of its own is lost' ampi_keep_own \
     's/if \(!state->has_lr\) state->has_lr = .*//'
 fault 'a learning rate in the file is not taken' ampi_load_all 's/plan->has_lr = .*/(void)0;/'
@@ -95,14 +95,14 @@ fault 'a changed header is loaded' ampi_read_header \
 fault 'names are not compared' ampi_name 's/\(rest && memcmp.*/0))/'
 fault 'formats are not compared' ampi_archive_storage 's/else if \(file.moments != moments.*/else if (0) {/'
 fault 'the kind is not compared' ampi_archive_state \
-    's/ampi_same\(a, .*"desc.kind"\);/{ uint64_t x = opt->desc.kind; AMPI_NUMBER(a, x); }/'
+    's/ampi_same\(a, .*"desc.kind"\);/{ uint64_t x = plan->kind; AMPI_NUMBER(a, x); }/'
 fault 'a load that fails leaks' ampi_load_end \
     's/^    ampi_release\(/    if (result == AMP_OK) ampi_release(/'
-fault 'a save that fails leaks' ampi_save \
-    's/ampi_release\(/if (a->result == AMP_OK) ampi_release(/'
-fault 'an error of write_fn is lost' ampi_flush 's/a->result = (ampi_fail\()/(void)\1/'
-fault 'a report is not saved' ampi_save_begin 's/if \(opt->plan->record\)/if (0)/'
-fault 'a load in an open step' '(amp_optimizer_load(_file)?|ampi_read_state)' \
+fault 'a save that fails leaks' amp_optimizer_save \
+    's/ampi_release\(/if (a.result == AMP_OK) ampi_release(/'
+fault 'an error of write_fn is lost' ampi_write_out 's/a->result = (ampi_fail\()/(void)\1/'
+fault 'a report is not saved' amp_optimizer_save 's/if \(opt->plan->record\)/if (0)/'
+fault 'a load in an open step' 'amp_optimizer_load(_file)?' \
     's/AMPI_BETWEEN/AMPI_PREPARED/'
 # Scalers
 fault 'an update counts nothing where the scaler is disabled' ampi_scaler_transition \
