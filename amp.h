@@ -3651,8 +3651,7 @@ AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_
     AMPI_TRY(ampi_arrays_ok(dst, dst_type, src, src_type, n));
     AMPI_REFUSE(ampi_overlaps(dst, dst_type, src, src_type, n), OVERLAP,
                 "dst overlaps src: let it be elsewhere, or src itself if it is no wider");
-    if (n == 0) return AMP_OK;
-    ampi_cast_all(dst, dst_type, src, src_type, n);
+    if (n) ampi_cast_all(dst, dst_type, src, src_type, n);
     return AMP_OK;
 }
 
@@ -4170,11 +4169,9 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
     AMPI_REFUSE(t->n > SIZE_MAX / 64, TOO_LARGE, "n is %g, which is too large", (double)t->n);
     if (t->first % AMPI_CHUNK != 0 || t->first > UINT64_MAX / 2)
         return ampi_out("first", (double)t->first, "a multiple of 16384, and less than 2^63");
-    if (t->rows && (flat || t->own))
-        return ampi_refuse(AMP_ERROR_UNSUPPORTED,
-                           flat ? "rows are not for amp_optimizer_add_flat: add that tensor by "
-                                  "amp_optimizer_add"
-                                : "own is for a tensor without rows");
+    AMPI_REFUSE(t->rows && flat, UNSUPPORTED,
+                "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add");
+    AMPI_REFUSE(t->rows && t->own, UNSUPPORTED, "own is for a tensor without rows");
     if (t->rows) AMPI_TRY(ampi_rows_ok(opt, t));
     return ampi_storage_check(opt, t);
 }
@@ -4573,14 +4570,6 @@ typedef struct ampi_range {
     size_t    id; /* 3 times its tensor; and 0 of the weight, 1 of the model, 2 of the gradient */
 } ampi_range;
 
-static ampi_range ampi_range_of(size_t id, const void *begin, uint64_t n, amp_dtype type) {
-    ampi_range r = {0, 0, id};
-    if (!begin || !n) return r;
-    r.begin = (uintptr_t)begin;
-    r.end   = r.begin + (uintptr_t)n * amp_dtype_size(type);
-    return r;
-}
-
 /* Do no two arrays of a step overlap? The ranges are sorted by where they begin, each gap 5/11 of
    the one before (Gonnet's Shell sort): no memory is needed, and 100,000 tensors take a tenth of a
    second. Then each must begin behind the one before. */
@@ -4589,15 +4578,17 @@ static amp_result ampi_no_overlaps(const amp_optimizer *opt) {
     const char *name;
     ampi_range *r = opt->plan->ranges;
     size_t      n = 3 * opt->num_entries, gap = n, i, k;
-    for (i = 0; i < opt->num_entries; i++) {
-        const ampi_entry *e    = ampi_entry_of(opt, i);
-        const amp_tensor *t    = &e->tensor;
-        const uint64_t    most = (uint64_t)e->rows.max_rows * e->rows.row_length;
-        const int         own  = t->model != (void *)t->weight;
-        r[3 * i]     = ampi_range_of(3 * i, t->weight, t->n, AMP_F32);
-        r[3 * i + 1] = ampi_range_of(3 * i + 1, t->model, own ? t->n : 0, t->model_type);
-        r[3 * i + 2] = ampi_range_of(3 * i + 2, t->grad, e->rows.row_length ? most : t->n,
-                                     t->grad_type);
+    for (i = 0; i < n; i++) {
+        const ampi_entry *e = ampi_entry_of(opt, i / 3);
+        const amp_tensor *t = &e->tensor;
+        const void *const model    = t->model == (void *)t->weight ? NULL : t->model;
+        const void *const arrays[] = {t->weight, model, t->grad};
+        const amp_dtype   types[]  = {AMP_F32, t->model_type, t->grad_type};
+        const size_t      rows     = i % 3 == 2 ? e->rows.row_length * e->rows.max_rows : 0;
+        const size_t      count    = rows ? rows : t->n;
+        r[i].id    = i;
+        r[i].begin = count ? (uintptr_t)arrays[i % 3] : 0;
+        r[i].end   = r[i].begin ? r[i].begin + count * amp_dtype_size(types[i % 3]) : 0;
     }
     while (gap > 1) {
         gap = gap < 5 ? 1 : (5 * gap - 1) / 11;
@@ -4713,12 +4704,12 @@ static ampi_slot *ampi_slot_of(const amp_optimizer *opt, int i) {
 /* May these be new addresses of tensor i? NULL may. */
 static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float *weight,
                                 const void *grad) {
-    const amp_tensor *t = ampi_tensor(opt, (int)i);
-    const int          own   = !ampi_is_encoded(&opt->plan->host_slots[i].master);
-    const char *const why = weight && !t->weight && own
-                                ? "its master is the optimizer's own: leave weight NULL here"
-                            : grad && grad != AMP_NO_GRAD && t->frozen
-                                ? "it is frozen: leave grad NULL here, or add it unfrozen" : NULL;
+    const amp_tensor *t   = ampi_tensor(opt, (int)i);
+    const char       *why = NULL;
+    if (weight && !t->weight && !ampi_is_encoded(&opt->plan->host_slots[i].master))
+        why = "its master is the optimizer's own: leave weight NULL here";
+    else if (grad && grad != AMP_NO_GRAD && t->frozen)
+        why = "it is frozen: leave grad NULL here, or add it unfrozen";
     return why ? ampi_of(opt, i, ampi_refuse(AMP_ERROR_UNSUPPORTED, "%s", why)) : AMP_OK;
 }
 
@@ -5528,9 +5519,8 @@ AMPI_COLD_END
    that no change within eight bytes goes unseen. */
 
 enum { AMPI_STATE_NAME = 96 }; /* of a name, as much as messages show */
-enum { AMPI_STATE_VERSION = 1 };
 enum { AMPI_FILE_REPORT = 1, AMPI_FILE_SEED = 2, AMPI_FILE_FLAGS = 3 };
-enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
+enum { AMPI_STATE_VERSION = 1, AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
 AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes, AMPI_STATE_BLOCK % 8 == 0);
 
 /* What is saved besides masters and moments; control has the scaler, also a shared one. */
@@ -5756,8 +5746,8 @@ static void ampi_archive_storage(ampi_archive *a, ampi_slot *slot) {
     const uint64_t     moments = has ? (uint64_t)m[0].format : 0;
     const amp_storage_format format = slot->master.format;
     const uint64_t     masters = format == AMP_FORMAT_SPLIT ? 0 : (uint64_t)format;
-    struct { uint64_t has, moments, masters; } file = {has, moments, masters};
-    if (slot->moments_missing) file.has |= 8u;
+    const uint64_t     missing = slot->moments_missing ? 8u : 0u;
+    struct { uint64_t has, moments, masters; } file = {has | missing, moments, masters};
     AMPI_NUMBERS(a, file.has, file.moments, file.masters);
     if (a->result != AMP_OK) return;
     if (a->pass == AMPI_LOAD) slot->moments_missing = (file.has & 8u) != 0u;
