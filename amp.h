@@ -4304,17 +4304,12 @@ static uint64_t ampi_most_sums(const ampi_entry *e) {
     return most < n ? most : n;
 }
 
-static void ampi_set_format(ampi_stored *s, amp_storage_format format) {
-    s->format = format;
-    s->size   = ampi_formats[format].size;
-}
-
 /* Fills in a slot, except what the arena holds. */
 static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t i,
                            ampi_slot *slot) {
     const amp_optimizer_desc *d = &opt->desc;
     const amp_tensor         *t = &e->tensor;
-    int                       k;
+    ampi_stored              *m = slot->moment;
     memset(slot, 0, sizeof *slot);
     slot->n            = t->n;
     slot->key          = t->key ? t->key - 1 : i;
@@ -4322,8 +4317,10 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, size_t
     slot->lr_scale     = t->lr_scale;
     slot->weight_decay = t->weight_decay;
     slot->model_type   = t->model ? t->model_type : d->dtype;
-    ampi_set_format(&slot->master, e->storage.master);
-    for (k = 0; k < 2; k++) ampi_set_format(&slot->moment[k], e->storage.moments);
+    slot->master.format = e->storage.master;
+    slot->master.size   = ampi_formats[e->storage.master].size;
+    m[0].format = m[1].format = e->storage.moments;
+    m[0].size = m[1].size = ampi_formats[e->storage.moments].size;
     slot->stats.first_nonfinite = slot->n;
     if (!ampi_is_encoded(&slot->master)) slot->master.data = t->weight;
     slot->grad      = t->grad;
@@ -5143,13 +5140,11 @@ static AMPI_NOINLINE int ampi_encode_moment(const ampi_stored *m, int second, co
             same = 1;
             m->scale[i / AMPI_GROUP] = (uint8_t)e;
             for (at = i; at < end; at++) {
+                const float    x = ampi_load_f32(from, at);
                 const float    up = ampi_up_of(e), down = ampi_down_of(e);
                 const uint32_t u = ampi_load_u32(from, at);
-                float          x, back;
-                ampi_store_u32(&x, 0, u);
                 code[at] = (uint8_t)(u ? ampi_encode(x, down, 0xffffu, second) : 0u);
-                back = ampi_decode(code[at], up, second);
-                same &= ampi_bits_of_f32(back) == u;
+                same &= u == ampi_bits_of_f32(ampi_decode(code[at], up, second));
             }
         }
         if (!same) return 0;
@@ -5673,9 +5668,8 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
     }
 }
 
-/* An array of a slot. size: of an element in the file, 4 for a coded master; grouped: one a
-   group. */
-typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_section;
+/* An array of a slot, of n elements. size: of one in the file, 4 for a coded master. */
+typedef struct ampi_section { void *x; size_t size, n; int coded; } ampi_section;
 
 /* Copies from backend memory to save, and to it to load. */
 static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_bytes) {
@@ -5708,13 +5702,12 @@ static void ampi_archive_piece(ampi_archive *a, const ampi_slot *slot, const amp
     ampi_fp_end(fp);
 }
 
-/* Walks the n elements of a section. */
+/* Walks the elements of a section. */
 static void ampi_archive_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s) {
-    const size_t n = s->grouped ? ampi_groups((size_t)slot->n) : (size_t)slot->n;
-    size_t       i, piece;
-    for (i = 0; s->x && i < n; i += piece) {
+    size_t i, piece;
+    for (i = 0; s->x && i < s->n; i += piece) {
         unsigned char *at;
-        piece = ampi_min(n - i, AMPI_STATE_BLOCK / s->size);
+        piece = ampi_min(s->n - i, AMPI_STATE_BLOCK / s->size);
         at    = ampi_next(a, s->size * piece);
         if (!at || a->pass == AMPI_VERIFY) continue;
         if (a->pass == AMPI_LOAD) ampi_swap(at, piece, s->size);
@@ -5726,10 +5719,11 @@ static void ampi_archive_section(ampi_archive *a, const ampi_slot *slot, const a
 /* Master and moments of a slot. */
 static void ampi_archive_arrays(ampi_archive *a, const ampi_slot *slot) {
     const int          coded = ampi_is_encoded(&slot->master);
+    const size_t       n = (size_t)slot->n, groups = ampi_groups(n);
     const ampi_stored *m     = slot->moment;
-    const ampi_section all[] = {{coded ? slot->model : slot->master.data, 4, coded, 0},
-                                {m[0].data, m[0].size, 0, 0}, {m[1].data, m[1].size, 0, 0},
-                                {m[0].scale, 1, 0, 1},        {m[1].scale, 1, 0, 1}};
+    const ampi_section all[] = {{coded ? slot->model : slot->master.data, 4, n, coded},
+                                {m[0].data, m[0].size, n, 0}, {m[1].data, m[1].size, n, 0},
+                                {m[0].scale, 1, groups, 0},   {m[1].scale, 1, groups, 0}};
     size_t             k;
     for (k = 0; k < sizeof all / sizeof all[0]; k++) ampi_archive_section(a, slot, &all[k]);
 }
@@ -6136,18 +6130,17 @@ static int ampi_create_locked(ampi_target *to) {
 /* Opens the temporary file. The lock is held until it is closed, after it has been renamed. */
 enum { AMPI_CLOSES_FIRST = 0 };
 static FILE *ampi_create(ampi_target *to) {
-    const int file   = ampi_create_locked(to);
-    FILE     *stream = NULL;
+    const int file = ampi_create_locked(to);
+    FILE     *stream;
     if (file < 0) return NULL;
     (void)fcntl(file, F_SETFD, FD_CLOEXEC); /* a child that lives on would hold the lock */
     stream = fdopen(file, "wb");
-    if (stream) {
-        setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
-        return stream;
+    if (stream) setvbuf(stream, NULL, _IONBF, 0); /* so that after a signal a write goes on */
+    else {
+        unlink(to->temporary);
+        close(file);
     }
-    unlink(to->temporary);
-    close(file);
-    return NULL;
+    return stream;
 }
 
 /* Flushes a file to the disk, and then sets its mode, since what a killed save leaves must be one
