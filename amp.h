@@ -5013,8 +5013,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.element    = (uint32_t)slot->first;
     x.f16_overflows = &plan->control->f16_overflows;
     memset(&x.key, 0, sizeof x.key);
-    if (plan->stochastic)
-        x.key = ampi_random_key(c->seed, slot->key, c->gate.step, at);
+    if (plan->stochastic) x.key = ampi_random_key(c->seed, slot->key, c->gate.step, at);
     ampi_forward_all(&x, i);
     x.grad = ampi_at(slot->grad, x.grad_type, from);
     ampi_loops_now()->step(&x, 0, here);
@@ -6156,13 +6155,13 @@ static int ampi_flush_file(const ampi_target *to, FILE *file) {
 static int ampi_move(ampi_target *to, FILE *file) {
     const size_t length = ampi_directory(to->path);
     int          directory, flushed, error;
-    if (ampi_has_name(fileno(file), to->temporary) == 0) { /* locks do not hold: it is another save's */
+    if (ampi_has_name(fileno(file), to->temporary) == 0) { /* locks do not hold: another save's */
         to->temporary[0] = '\0';
-        errno        = EEXIST;
+        errno            = EEXIST;
         return 0;
     }
     if (rename(to->temporary, to->path) != 0) return 0;
-    to->temporary[0]     = '\0'; /* from here on another save may have that name */
+    to->temporary[0] = '\0'; /* from here on another save may have that name */
     to->path[length] = '\0';
     directory        = open(length ? to->path : ".", O_RDONLY);
     if (directory < 0) return 1; /* it may be written to, but not read */
