@@ -1012,7 +1012,6 @@ typedef struct ampi_override {
 } ampi_override;
 
 typedef struct amp_session amp_session; /* below */
-
 /* All members are private. */
 typedef struct amp_autocast {
     amp_session  *session; /* whose own it is, with a weight cache, or NULL */
@@ -1059,7 +1058,6 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
    where few rows (below 256; in fp16 on AMX 17 and more, or one) are multiplied by a weight. */
 
 enum { AMP_MAX_CACHED = 256 }; /* weights */
-
 /* Matrices, the type that they are cast to, and the capture in which. */
 typedef struct ampi_matrix {
     const float *x;
@@ -1175,9 +1173,8 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
        K keep        reads and returns what it is given, but computes in fp32 inside
        W promote     inputs are cast to the widest among them and low
        B banned      not safe in 16 bits: AMP_ERROR_BANNED, until overridden
-   An op that a system composes of others has the rule that they amount to. TF's rules are for
-   graphs; by op: allow L, infer, clear P or W, deny, unlisted F. New ops are appended; columns are
-   private. */
+   An op composed of others has the rule that they amount to. TF's rules are for graphs; by op:
+   allow L, infer, clear P or W, deny, unlisted F. New ops are appended; columns are private. */
 #define AMP_OP_LIST(X)                                                                        \
     X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL)  \
     X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)         \
@@ -1235,7 +1232,6 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
 #endif /* AMP_NO_AUTOCAST */
 
 enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };
-
 /* The members of amp_optimizer, all private. */
 enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
 typedef struct ampi_error { /* and what its text is made of, to be told again */
