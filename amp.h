@@ -9073,14 +9073,14 @@ AMPI_IN size_t AMPI_(row)(size_t r, size_t rows) {
 /* Whole: all R rows are there, and packed, as are the columns. */
 AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, const int whole) {
     const uint32_t *p = x->a, *a[(3 * AMPI_ROW_STEP + 1) / 2], *b = x->b;
-    const size_t    rows = whole ? R : x->rows, odd = whole ? 0 : x->odd;
+    const size_t    rows = whole ? R : x->rows, odd = whole || AMPI_W < 16 ? 0 : x->odd;
     const size_t    rs = whole ? (size_t)AMPI_DEEP : rows > 1 ? x->rs : 0;
     const size_t    last = whole ? AMPI_W : x->cols - (C - 1) * AMPI_W;
     size_t          cs = whole ? 1 : x->cs * (1 - 2 * odd); /* odd: -1, 3, -1 ... of them */
     size_t          ldb = whole ? 2 * AMPI_W : x->ldb * (1 - 2 * odd);
     const size_t    next_cs = odd * (cs ^ 3 * x->cs), next_ldb = odd * (ldb ^ 3 * x->ldb);
     AMPI_V          s[3 * AMPI_ROW_STEP][2];
-    size_t          r, c, k, q;
+    size_t          r, c, k;
     AMPI_UNROLL for (r = 0; r < R; r++) {
         const size_t at = AMPI_(row)(r, rows);
         if (r % 2 == 0) a[r / 2] = x->a + at * rs + odd * x->cs;
@@ -9089,18 +9089,11 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
     }
     b += odd * x->ldb;
     for (k = 0; k < x->words; k += x->piece) {
-        const size_t n = ampi_min(x->words - k, x->piece);
-        if (whole && R * C == 6 * AMPI_ROW_STEP && n == AMPI_DEEP &&
-            !(AMPI_PASS & AMPI_PASS_PLAIN)) { /* or counting takes time: not in plain C */
-            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, p++, b += ldb) {
-                AMPI_(add_word)(s, p, a, rs, b, last, R, C, whole);
-            }
-        } else {
-            for (q = n; q--; p++, cs ^= next_cs, ldb ^= next_ldb) { /* down: a register less */
-                AMPI_(add_word)(s, p, a, rs, b, last, R, C, whole);
-                AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += (ptrdiff_t)cs;
-                b += (ptrdiff_t)ldb;
-            }
+        size_t n = ampi_min(x->words - k, x->piece);
+        for (; n--; p++, cs ^= next_cs, ldb ^= next_ldb) { /* down: a register less */
+            AMPI_(add_word)(s, p, a, rs, b, last, R, C, whole);
+            AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += (ptrdiff_t)cs;
+            b += (ptrdiff_t)ldb;
         }
         p += x->next;
         AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
@@ -9117,11 +9110,12 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
 AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
     enum { AMPI_PACKED = (AMPI_PASS & AMPI_PASS_KERNELS) != 0 }; /* always, and in steps of rows */
     const size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP;
-    const int    few = !AMPI_PACKED && x->rows <= AMPI_ROW_STEP / 2 && x->cols > AMPI_W;
-    switch (few ? 1 : steps * 2 + (x->cols > AMPI_W)) {
-    case 1: AMPI_(sums)(x, AMPI_ROW_STEP / 2, 2, 0); break;
+    switch (steps * 2 + (x->cols > AMPI_W)) {
     case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, AMPI_PACKED); break;
-    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2, AMPI_PACKED); break;
+    case 3:
+        if (!AMPI_PACKED && AMPI_ROW_STEP > 2 && x->rows <= 2) AMPI_(sums)(x, 2, 2, 0);
+        else AMPI_(sums)(x, AMPI_ROW_STEP, 2, AMPI_PACKED);
+        break;
     case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1, AMPI_PACKED); break;
     case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, AMPI_PACKED); break;
     case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, AMPI_PACKED); break;
