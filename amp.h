@@ -8805,47 +8805,34 @@ AMPI_LOOP void AMPI_(lay)(float *dst, size_t ld, size_t jump, const ampi_operand
     AMPI_(done)();
 }
 
-/* W rows of memory, turned: v[i] is elements i. */
-AMPI_IN void AMPI_(turned)(AMPI_V *v, const void *x, const amp_dtype type, const amp_dtype as,
-                           size_t step) {
-    size_t i;
-    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_counted)(x, type, as, i * step);
-    AMPI_(transpose)(v);
-}
-/* As turned, for fewer rows or elements. */
-AMPI_LOOP void AMPI_(turned_edge)(float *v, const ampi_operand *x, size_t step, size_t rows,
-                                  size_t n) {
-    AMPI_V block[AMPI_W];
+/* A square as fp32: from element first on, W numbers of each of W rows, and 0 where none are. */
+AMPI_HERE void AMPI_(square)(float *dst, const ampi_operand *x, size_t first, size_t step,
+                             size_t rows, size_t n) {
     size_t i;
     for (i = 0; i < AMPI_W; i++)
-        AMPI_(put)(v, i * AMPI_W, i < rows ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f));
-    AMPI_(turned)(block, v, AMP_F32, AMP_F32, AMPI_W);
-    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) AMPI_(put)(v, i * AMPI_W, block[i]);
+        AMPI_(put)(dst, i * AMPI_W,
+                   i < rows ? AMPI_(value)(x, first + i * step, n) : AMPI_(splat)(0.0f));
 }
-AMPI_IN void AMPI_(turn_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
-                            const void *x, size_t step, size_t rows, size_t n, size_t there) {
-    AMPI_V v[AMPI_W];
-    size_t i, r, q;
-    for (i = 0; i < n && there - i >= AMPI_W; i += AMPI_W)
-        for (r = 0; rows - r >= AMPI_W; r += AMPI_W) {
-            AMPI_(turned)(v, ampi_at(x, type, r * step + i), type, as, step);
-            AMPI_UNROLL for (q = 0; q < AMPI_W; q++)
-                if (q < n - i) AMPI_(put)(dst, (i + q) * ld + r, v[q]);
-        }
+/* W rows of memory, turned: v[i] is elements i. */
+AMPI_IN void AMPI_(turned)(AMPI_V *v, const void *x, const amp_dtype type, size_t step) {
+    size_t i;
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_as)(x, type, i * step);
+    AMPI_(transpose)(v);
 }
 AMPI_LOOP void AMPI_(turn)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
                            size_t n, size_t there) {
-    float  v[AMPI_W * AMPI_W];
+    float  room[AMPI_W * AMPI_W];
+    AMPI_V v[AMPI_W];
     size_t i, r, q;
-    if (x->as == AMP_F32) AMPI_(turn_as)(AMP_F32, AMP_F32, dst, ld, x->x, step, rows, n, there);
-    else AMPI_(turn_as)(x->type, x->as, dst, ld, x->x, step, rows, n, there);
     for (i = 0; i < n; i += AMPI_W)
-        for (r = there - i < AMPI_W ? 0 : rows / AMPI_W * AMPI_W; r < rows; r += AMPI_W) {
-            ampi_operand at = *x;
-            at.x = ampi_at(x->x, x->type, r * step + i);
-            AMPI_(turned_edge)(v, &at, step, rows - r, there - i);
-            for (q = 0; q < AMPI_W && q < n - i; q++)
-                AMPI_(put)(dst, (i + q) * ld + r, AMPI_(get)(v, q * AMPI_W));
+        for (r = 0; r < rows; r += AMPI_W) {
+            const int    whole = x->as == AMP_F32 && rows - r >= AMPI_W && there - i >= AMPI_W;
+            const size_t at    = r * step + i;
+            if (!whole) AMPI_(square)(room, x, at, step, rows - r, there - i);
+            AMPI_(turned)(v, whole ? ampi_at(x->x, AMP_F32, at) : room, AMP_F32,
+                          whole ? step : AMPI_W);
+            AMPI_UNROLL for (q = 0; q < AMPI_W; q++)
+                if (q < n - i) AMPI_(put)(dst, (i + q) * ld + r, v[q]);
         }
     AMPI_(done)();
 }
@@ -8910,8 +8897,8 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
 
 /* Where its rows lie along k, W of them are turned, W k at a time; of bf16, faster by a tenth, as
    words of two k. */
-AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, const amp_dtype as,
-                                 size_t step, const float *v) {
+AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, size_t step,
+                                 const float *v) {
     AMPI_V w[AMPI_W];
     size_t k;
 #if AMPI_W > 1
@@ -8930,50 +8917,54 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
         return s;
     }
 #endif
-    AMPI_(turned)(w, x, type, as, step);
+    AMPI_(turned)(w, x, type, step);
     AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
-/* As add_turned, for up to W rows. */
+/* The same of up to W rows, of any type, by way of a square. */
 AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                const float *v) {
-    float  m[AMPI_W * AMPI_W];
-    AMPI_V s = AMPI_(get)(sum, 0);
+    float  room[AMPI_W * AMPI_W];
+    AMPI_V w[AMPI_W], s = AMPI_(get)(sum, 0);
     size_t k, i;
     for (k = 0; k < ks; k += AMPI_W) {
-        const ampi_operand at = ampi_operand_at(*x, 0, k);
-        AMPI_(turned_edge)(m, &at, x->rs, rows, ks - k);
-        for (i = 0; i < AMPI_W && i < ks - k; i++)
-            s = AMPI_(fma)(AMPI_(get)(m, i * AMPI_W), AMPI_(splat)(v[k + i]), s);
+        AMPI_(square)(room, x, k, x->rs, rows, ks - k);
+        AMPI_(turned)(w, room, AMP_F32, AMPI_W);
+        AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+            if (i < ks - k) s = AMPI_(fma)(w[i], AMPI_(splat)(v[k + i]), s);
     }
     AMPI_(put)(sum, 0, s);
 }
-/* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
-AMPI_IN void AMPI_(along_as)(const amp_dtype type, const amp_dtype as, float *sum,
-                             const ampi_operand *x, size_t rows, size_t ks, const float *v) {
+/* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. What is
+   rounded is all edge. */
+AMPI_IN void AMPI_(along)(const amp_dtype type, float *sum, const ampi_operand *x, size_t rows,
+                          size_t ks, const float *v) {
     enum { AMPI_IN_A_ROW = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
-    const size_t deep = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
+    const size_t deep  = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
+    const size_t whole = x->as == type ? ks / deep * deep : 0;
     AMPI_V s[AMPI_IN_A_ROW];
     size_t r, k, q;
     for (r = 0; r < rows; r += AMPI_IN_A_ROW * AMPI_W) {
-        const int whole = rows - r >= AMPI_IN_A_ROW * AMPI_W;
+        const size_t end = rows - r >= AMPI_IN_A_ROW * AMPI_W ? whole : 0;
         AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
-        for (k = 0; whole && ks - k >= deep; k += deep)
+        for (k = 0; k < end; k += deep)
             AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++)
                 s[q] = AMPI_(add_turned)(s[q],
                                          ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type,
-                                         as, x->rs, v + k);
+                                         x->rs, v + k);
         AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
-        for (q = r; k < ks && q < ampi_min(rows, r + AMPI_IN_A_ROW * AMPI_W); q += AMPI_W) {
-            const ampi_operand at = ampi_operand_at(*x, q, k);
-            AMPI_(add_edge)(sum + q, &at, rows - q, ks - k, v + k);
+        for (q = r; end < ks && q < ampi_min(rows, r + AMPI_IN_A_ROW * AMPI_W); q += AMPI_W) {
+            const ampi_operand at = ampi_operand_at(*x, q, end);
+            AMPI_(add_edge)(sum + q, &at, rows - q, ks - end, v + end);
         }
     }
     AMPI_(done)();
 }
 AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, float *v) {
     if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
-    else AMPI_COUNTED(AMPI_(along_as), x, sum, x, rows, ks, v);
+    else if (x->type == AMP_F16) AMPI_(along)(AMP_F16, sum, x, rows, ks, v);
+    else if (x->type == AMP_BF16) AMPI_(along)(AMP_BF16, sum, x, rows, ks, v);
+    else AMPI_(along)(AMP_F32, sum, x, rows, ks, v);
 }
 
 #undef AMPI_U
