@@ -6381,9 +6381,10 @@ typedef struct ampi_engine {
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, activation. */
     void (*write)(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
                   size_t rows, size_t cols);
-    /* sum[r] += element (r, k) * v[k]. Both have room for 32 more, and v may change. NULL in tiles
-       and BFMMLA, which leave these products to the tier's other engine. */
-    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, float *v);
+    /* sum[r] += element (r, k) * v[k]. Both have room for 32 more, of v 0. odd as in a block. NULL
+       in tiles and BFMMLA, which leave these products to the tier's other engine. */
+    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v,
+                 size_t odd);
 } ampi_engine;
 
 /* Members by name. C++ knows this since 2020, and then refuses another order. */
@@ -6725,7 +6726,7 @@ static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
                     at.type = at.as = AMP_F32;
                     at.rs   = at.cs = 1;
                 }
-                w->e->thin(sum, &at, rows, ks, v);
+                w->e->thin(sum, &at, rows, ks, v, (size_t)w->e->pairs);
             }
             if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, i, r, 1, rows);
             else e->write(w, sum, 1, r, i, rows, 1);
@@ -8864,31 +8865,37 @@ AMPI_HERE void AMPI_(write)(const ampi_task *w, const float *sum, size_t ld, siz
 
 /* A matrix times a vector. Where its rows lie side by side, four k at a time are added to sums. */
 AMPI_IN void AMPI_(add_four)(const amp_dtype type, const amp_dtype as, float *sum, const void *x,
-                             size_t cs, size_t rows, const float *v) {
+                             size_t cs, size_t rows, const float *v, size_t odd) {
     AMPI_V y[4], s;
     size_t r, i;
-    AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i]);
+    AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i ^ odd]);
     for (r = 0; r < rows; r += AMPI_W) {
         s = AMPI_(get)(sum, r);
         AMPI_UNROLL for (i = 0; i < 4; i++) {
-            s = AMPI_(fma)(AMPI_(get_counted)(x, type, as, i * cs + r), y[i], s);
+            s = AMPI_(fma)(AMPI_(get_counted)(x, type, as, (i ^ odd) * cs + r), y[i], s);
         }
         AMPI_(put)(sum, r, s);
     }
 }
 AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t rows, size_t ks,
-                             const float *v) {
+                             const float *v, size_t odd) {
     size_t r, k, i, some;
     for (k = 0; k < ks; k += some) {
         const ampi_operand x = ampi_operand_at(*operand, 0, k);
         size_t             whole;
         some  = rows > AMPI_W ? ampi_min(ks - k, 4) : ks;
         whole = some == 4 ? rows / AMPI_W * AMPI_W : 0;
-        AMPI_COUNTED(AMPI_(add_four), &x, sum, x.x, x.cs, whole, v + k);
+        AMPI_COUNTED(AMPI_(add_four), &x, sum, x.x, x.cs, whole, v + k, odd);
         for (r = whole; r < rows; r += AMPI_W) {
             AMPI_V s = AMPI_(get)(sum, r);
-            for (i = 0; i < some; i++)
+            for (i = 0; !odd && i < some; i++)
                 s = AMPI_(fma)(AMPI_(value)(&x, i * x.cs + r, rows - r), AMPI_(splat)(v[k + i]), s);
+            for (i = 0; odd && i < some; i++) {
+                size_t at = i ^ 1;
+                if (at == some) s = AMPI_(add)(s, AMPI_(splat)(0.0f)), at = i; /* a pair's half */
+                s = AMPI_(fma)(AMPI_(value)(&x, at * x.cs + r, rows - r), AMPI_(splat)(v[k + at]),
+                               s);
+            }
             AMPI_(put)(sum, r, s);
         }
     }
@@ -8923,7 +8930,7 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
 }
 /* The same of up to W rows, of any type, by way of a square. */
 AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                               const float *v) {
+                               const float *v, size_t odd) {
     float  room[AMPI_W * AMPI_W];
     AMPI_V w[AMPI_W], s = AMPI_(get)(sum, 0);
     size_t k, i;
@@ -8931,17 +8938,18 @@ AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, s
         AMPI_(square)(room, x, k, x->rs, rows, ks - k);
         AMPI_(turned)(w, room, AMP_F32, AMPI_W);
         AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-            if (i < ks - k) s = AMPI_(fma)(w[i], AMPI_(splat)(v[k + i]), s);
+            if (i < ks - k + (odd & ks))
+                s = AMPI_(fma)(odd ? w[i ^ 1] : w[i], AMPI_(splat)(v[k + (i ^ odd)]), s);
     }
     AMPI_(put)(sum, 0, s);
 }
 /* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. What is
    rounded is all edge. */
 AMPI_IN void AMPI_(along)(const amp_dtype type, float *sum, const ampi_operand *x, size_t rows,
-                          size_t ks, const float *v) {
+                          size_t ks, const float *v, size_t odd) {
     enum { AMPI_IN_A_ROW = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
     const size_t deep  = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
-    const size_t whole = x->as == type ? ks / deep * deep : 0;
+    const size_t whole = x->as == type && !odd ? ks / deep * deep : 0;
     AMPI_V s[AMPI_IN_A_ROW];
     size_t r, k, q;
     for (r = 0; r < rows; r += AMPI_IN_A_ROW * AMPI_W) {
@@ -8955,16 +8963,18 @@ AMPI_IN void AMPI_(along)(const amp_dtype type, float *sum, const ampi_operand *
         AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
         for (q = r; end < ks && q < ampi_min(rows, r + AMPI_IN_A_ROW * AMPI_W); q += AMPI_W) {
             const ampi_operand at = ampi_operand_at(*x, q, end);
-            AMPI_(add_edge)(sum + q, &at, rows - q, ks - end, v + end);
+            AMPI_(add_edge)(sum + q, &at, rows - q, ks - end, v + end, odd);
         }
     }
     AMPI_(done)();
 }
-AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, float *v) {
-    if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
-    else if (x->type == AMP_F16) AMPI_(along)(AMP_F16, sum, x, rows, ks, v);
-    else if (x->type == AMP_BF16) AMPI_(along)(AMP_BF16, sum, x, rows, ks, v);
-    else AMPI_(along)(AMP_F32, sum, x, rows, ks, v);
+AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+                           const float *v, size_t odd) {
+    odd = AMPI_W < 16 ? 0 : odd;
+    if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v, odd);
+    else if (x->type == AMP_F16) AMPI_(along)(AMP_F16, sum, x, rows, ks, v, odd);
+    else if (x->type == AMP_BF16) AMPI_(along)(AMP_BF16, sum, x, rows, ks, v, odd);
+    else AMPI_(along)(AMP_F32, sum, x, rows, ks, v, odd);
 }
 
 #undef AMPI_U
@@ -9771,91 +9781,47 @@ ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const ampi_operand
     ampi_done_avx512();
 }
 
-/* A matrix times a vector, up to four k at a time, where n rows (up to 16) lie side by side. */
-AMPI_AVX512 AMPI_ALWAYS ampi_x16 ampi_add_four_pairs(ampi_x16 s, const void *x,
-                                                     const amp_dtype type, size_t cs, size_t n,
-                                                     size_t ks, const float *v) {
-    const ampi_u16 count = ampi_count_avx512(0), zip = count + (count << 16) + 0x100000u;
-    size_t         k;
-    AMPI_UNROLL for (k = 0; k < 4; k += 2)
-        if (k < ks) { /* zeros would make +0 of -0 */
-            const size_t   second = k + 1 < ks ? n : 0;
-            const void    *p = ampi_at(x, type, k * cs), *q = ampi_at(p, type, second ? cs : 0);
-            const ampi_u16 w = ampi_permute_pairs(zip, ampi_few_pairs(p, n, q, second, type));
-            s = ampi_fma_pairs((ampi_x16)w, ampi_splat_avx512(v[k / 2]), s);
-        }
-    return s;
-}
-AMPI_AVX512 AMPI_ALWAYS void ampi_across_pairs(float *sum, const ampi_operand *x,
-                                               const amp_dtype type, size_t rows, size_t ks,
-                                               const float *v) {
-    const size_t whole = rows / 16 * 16, deep = ks / 4 * 4, cs = x->cs;
-    size_t       k, r;
-    for (k = 0; k < deep; k += 4)
-        for (r = 0; r < whole; r += 16)
-            ampi_put_avx512(sum, r, ampi_add_four_pairs(ampi_get_avx512(sum, r),
-                                                        ampi_at(x->x, type, k * cs + r), type, cs,
-                                                        16, 4, v + k / 2));
-    for (r = 0; r < rows; r += 16) {
-        const size_t n = ampi_min(rows - r, 16);
-        ampi_x16     s = ampi_get_avx512(sum, r);
-        for (k = r < whole ? deep : 0; k < ks; k += 4)
-            s = ampi_add_four_pairs(s, ampi_at(x->x, type, k * cs + r), type, cs, n, ks - k,
-                                    v + k / 2);
-        ampi_put_avx512(sum, r, s);
-    }
-}
-/* The same where rows lie along k: 16 rows and 32 k at a time, turned. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_along_pairs(float *sum, const ampi_operand *x,
-                                              const amp_dtype type, size_t rows, size_t ks,
-                                              const float *v) {
-    ampi_x16 w[16];
+/* In pairs: a dot product, which waits for its sum; and, of rows of bf16 along k, 16 rows and 32 k
+   at a time. The rest, with the same bits, by AVX-512's FMA. */
+AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+                                 const float *v, size_t odd) {
+    const int    dot   = x->cs == 1 && rows == 1, along = x->rs != 1 && x->type == AMP_BF16;
+    const size_t whole = along ? rows / 16 * 16 : 0, deep = ks / 32 * 32;
+    const ampi_operand below = ampi_operand_at(*x, whole, 0), behind = ampi_operand_at(*x, 0, deep);
+    uint32_t y[AMPI_THIN / 2], a[16];
+    ampi_x16 w[16], s;
     size_t   r, k, i;
-    for (r = 0; r < rows; r += 16) {
-        ampi_x16 s = ampi_get_avx512(sum, r);
-        for (k = 0; k < ks; k += 32) {
-            AMPI_UNROLL for (i = 0; i < 16; i++) {
-                const void *p = ampi_at(x->x, type, (r + i) * x->rs + k);
-                w[i] = type == AMP_BF16
-                           ? ampi_get_avx512(p, 0)
-                           : (ampi_x16)ampi_few_pairs(p, 16, ampi_at(p, type, 16), 16, type);
-            }
+    for (k = 0; k < ks && (dot || whole); k += 32) {
+        const size_t n = ampi_min(ks - k, 16), m = ampi_min(ks - k - n, 16);
+        ampi_put_words_avx512(y + k / 2, ampi_few_pairs(v + k, n, v + k + n, m, AMP_F32));
+    }
+    for (r = 0; r < whole; r += 16) {
+        s = ampi_get_avx512(sum, r);
+        for (k = 0; k < deep; k += 32) {
+            AMPI_UNROLL for (i = 0; i < 16; i++)
+                w[i] = ampi_get_avx512(ampi_at(x->x, AMP_BF16, (r + i) * x->rs + k), 0);
             ampi_transpose_avx512(w);
             AMPI_UNROLL for (i = 0; i < 16; i++)
-                s = ampi_fma_pairs(w[i], ampi_splat_avx512(v[k / 2 + i]), s);
+                s = ampi_fma_pairs(w[i], ampi_splat_avx512(ampi_load_f32(y, k / 2 + i)), s);
         }
         ampi_put_avx512(sum, r, s);
     }
-}
-/* Edges of rows along k, and dot products, are packed. Sums wait in memory: gcc 11 at -O3 would go
-   on using vectors from before a vzeroupper. */
-AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                                 float *v) {
-    const int    dot = x->cs == 1 && rows == 1, across = x->rs == 1 && !dot;
-    const size_t whole = rows / 16 * 16, deep = ks / 32 * 32;
-    uint32_t     piece[16 * AMPI_DEEP];
-    size_t       k, r, i;
-    for (k = 0; k < ks; k += 32) { /* v to pairs, in its own place */
+    s = ampi_get_avx512(sum, 0);
+    for (k = 0; k < ks && dot; k += 32) {
         const size_t n = ampi_min(ks - k, 16), m = ampi_min(ks - k - n, 16);
-        ampi_put_words_avx512(v + k / 2, ampi_few_pairs(v + k, n, v + k + n, m, AMP_F32));
+        const void  *p = ampi_at(x->x, x->type, k);
+        ampi_put_words_avx512(a, ampi_few_pairs(p, n, ampi_at(p, x->type, m ? n : 0), m, x->type));
+        for (i = 0; i < 16 && 2 * i < ks - k; i++)
+            s = ampi_fma_pairs(ampi_splat_avx512(ampi_load_f32(a, i)),
+                               ampi_splat_avx512(ampi_load_f32(y, k / 2 + i)), s);
     }
-    if (across && x->type == AMP_F32) ampi_across_pairs(sum, x, AMP_F32, rows, ks, v);
-    else if (across) ampi_across_pairs(sum, x, AMP_BF16, rows, ks, v);
-    else if (x->type == AMP_F32) ampi_along_pairs(sum, x, AMP_F32, whole, deep, v);
-    else ampi_along_pairs(sum, x, AMP_BF16, whole, deep, v);
-    for (r = 0; r < rows && !across; r += 16)
-        for (k = r < whole ? deep : 0; k < ks; k += 32) {
-            const ampi_operand at = ampi_operand_at(*x, r, k);
-            ampi_x16           s;
-            ampi_pack_pairs_avx512(piece, dot ? 1 : 16, !dot, &at, 1, rows - r, ks - k);
-            s = ampi_get_avx512(sum, r);
-            for (i = 0; i < 16 && 2 * i < ks - k; i++)
-                s = ampi_fma_pairs(dot ? ampi_splat_avx512(ampi_load_f32(piece, i))
-                                       : ampi_get_avx512(piece, i * 16),
-                                   ampi_splat_avx512(v[k / 2 + i]), s);
-            ampi_put_avx512(sum, r, s);
-        }
+    if (dot) ampi_put_avx512(sum, 0, s);
     ampi_done_avx512();
+    if (dot) return;
+    ampi_fp_flush(1);
+    if (whole) ampi_thin_avx512(sum, &behind, whole, ks - deep, v + deep, odd);
+    ampi_thin_avx512(sum + whole, &below, rows - whole, ks, v, odd);
+    ampi_fp_flush(0);
 }
 
 /* Writes sums as bf16, with ampi_write's bits: no sum is subnormal here. */
