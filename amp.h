@@ -8983,11 +8983,7 @@ AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_
 #endif /* >>impl products */
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */
-#undef AMPI_TIER
-#undef AMPI_HERE
-#undef AMPI_LOOP
-#undef AMPI_V
-#undef AMPI_W
+#define AMPI_ROW_STEP 2
 
 /* Plain C's kernels name their vectors, because flags decide what becomes of loops. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
@@ -9000,15 +8996,6 @@ AMPI_HOST ampi_f32x4 ampi_few_x4(const void *base, size_t n) {
     const ampi_f32x4 v = AMPI_FEW_OF_4(base, n);
     return v;
 }
-#define AMPI_W 4
-#else
-typedef float ampi_f32x4;
-AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { return x; }
-AMPI_HOST ampi_f32x4 ampi_few_x4(const void *base, size_t n) {
-    return n ? ampi_load_f32(base, 0) : 0.0f;
-}
-#define AMPI_W 1
-#endif
 AMPI_HOST ampi_f32x4 ampi_add_x4(ampi_f32x4 a, ampi_f32x4 b) { AMPI_RETURN(ampi_f32x4, a + b); }
 AMPI_HOST ampi_f32x4 ampi_mul_x4(ampi_f32x4 a, ampi_f32x4 b) { AMPI_RETURN(ampi_f32x4, a * b); }
 AMPI_HOST ampi_f32x4 ampi_get_x4(const void *base, size_t i) {
@@ -9026,22 +9013,24 @@ AMPI_HOST void ampi_done_x4(void) {}
 
 AMPI_HOST ampi_f32x4 ampi_get_first_x4(const void *base, amp_dtype type, size_t n) {
     (void)type;
-    return n < AMPI_W ? ampi_few_x4(base, n) : ampi_get_x4(base, 0);
+    return n < 4 ? ampi_few_x4(base, n) : ampi_get_x4(base, 0);
 }
 static AMPI_NOINLINE void ampi_put_few_x4(void *base, size_t n, ampi_f32x4 x) {
     memcpy(base, &x, n * sizeof(float));
 }
 AMPI_HOST void ampi_put_first_x4(void *base, amp_dtype type, size_t n, ampi_f32x4 x) {
     (void)type;
-    if (n < AMPI_W) ampi_put_few_x4(base, n, x);
+    if (n < 4) ampi_put_few_x4(base, n, x);
     else ampi_put_x4(base, 0, x);
 }
 
-enum { AMPI_W4 = AMPI_W };
+#undef AMPI_TIER
+#undef AMPI_V
+#undef AMPI_W
 #define AMPI_TIER _x4
-#define AMPI_HERE AMPI_HOST
 #define AMPI_V    ampi_f32x4
-#define AMPI_ROW_STEP 2
+#define AMPI_W    4
+#endif
 #endif /* >>impl goes on */
 
 /* ----------------------------------------------------------------- >>impl kernels
@@ -9068,7 +9057,7 @@ AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t *
     }
 }
 /* Row r of so many, in pairs; after the end, the last pair again. */
-AMPI_IN size_t AMPI_(row)(size_t r, size_t rows) {
+AMPI_IN size_t AMPI_(row_there)(size_t r, size_t rows) {
     return rows > 1 ? ampi_min(r & ~(size_t)1, rows - 2) + r % 2 : 0;
 }
 /* Whole: all R rows are there, and packed, as are the columns. */
@@ -9083,7 +9072,7 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
     AMPI_V          s[3 * AMPI_ROW_STEP][2];
     size_t          r, c, k;
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        const size_t at = AMPI_(row)(r, rows);
+        const size_t at = AMPI_(row_there)(r, rows);
         if (r % 2 == 0) a[r / 2] = x->a + at * rs + odd * x->cs;
         AMPI_UNROLL for (c = 0; c < C; c++)
             s[r][c] = x->in ? AMPI_(get)(x->in, (at * 2 + c) * AMPI_W) : AMPI_(splat)(0.0f);
@@ -9100,7 +9089,7 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
         AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
     }
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        float *out = x->out + AMPI_(row)(r, rows) * x->ld;
+        float *out = x->out + AMPI_(row_there)(r, rows) * x->ld;
         if (C == 2) AMPI_(put)(out, 0, s[r][0]);
         if (last == AMPI_W) AMPI_(put)(out, (C - 1) * AMPI_W, s[r][C - 1]);
         else AMPI_(put_first)(out + (C - 1) * AMPI_W, AMP_F32, last, s[r][C - 1]);
@@ -9128,7 +9117,11 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
     }
 }
 
-#if AMPI_PASS & AMPI_PASS_LOOPS
+#if AMPI_PASS & AMPI_PASS_PLAIN
+static const ampi_engine ampi_engine_c = {
+    AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0, 0),
+    AMPI_FUNCTIONS(, NULL, AMPI_(kernel), ampi_write, ampi_thin)};
+#elif AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
     AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0, 0),
     AMPI_FUNCTIONS(AMPI_TIER, NULL, AMPI_(kernel), AMPI_(write), AMPI_(thin))};
@@ -9490,9 +9483,6 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 
 #if defined(AMPI_PASS) && AMPI_PASS & AMPI_PASS_PLAIN /* >>impl goes on */
 #undef AMPI_PASS
-
-static const ampi_engine ampi_engine_c = {
-    AMPI_BLOCKS(2, AMPI_W4, 0, 0), AMPI_FUNCTIONS(, NULL, ampi_kernel_x4, ampi_write, ampi_thin)};
 
 static const ampi_loops ampi_loops_c = {
     ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
