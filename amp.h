@@ -7048,7 +7048,7 @@ AMPI_HOST AMPI_ALWAYS amp_result ampi_matrices_ok(const char *name, ampi_matrice
 }
 
 /* Is C's first element one of x, which is read? */
-AMPI_HOST AMPI_ALWAYS int ampi_meets(const amp_gemm_args *g, const ampi_matrices *x) {
+AMPI_HOST AMPI_ALWAYS int ampi_begins_in(const amp_gemm_args *g, const ampi_matrices *x) {
     const size_t row = x->ld * amp_dtype_size(x->type), cols = x->cols * amp_dtype_size(x->type);
     size_t       i;
     for (i = 0; i < (x->stride ? g->count : 1); i++) {
@@ -7086,11 +7086,11 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g, const char *const *names) {
                     (g->stride_c < g->n || g->stride_c * (g->count - 1) + g->n > g->ldc), OVERLAP,
                 "stride_c is %g, with m %g and ldc %g: matrices of the batch overlap in c",
                 (double)g->stride_c, (double)g->m, (double)g->ldc);
-    AMPI_REFUSE(g->bias && ampi_meets(g, &bias), OVERLAP, "%s begins at an element of bias",
+    AMPI_REFUSE(g->bias && ampi_begins_in(g, &bias), OVERLAP, "%s begins at an element of bias",
                 names[0]);
-    AMPI_REFUSE(reads && g->k && ampi_meets(g, &a), OVERLAP, "%s begins at an element of %s",
+    AMPI_REFUSE(reads && g->k && ampi_begins_in(g, &a), OVERLAP, "%s begins at an element of %s",
                 names[0], names[1]);
-    AMPI_REFUSE(reads && g->k && ampi_meets(g, &b), OVERLAP, "%s begins at an element of %s",
+    AMPI_REFUSE(reads && g->k && ampi_begins_in(g, &b), OVERLAP, "%s begins at an element of %s",
                 names[0], names[2]);
     return AMP_OK;
 }
