@@ -6333,7 +6333,7 @@ enum {
     AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
     AMPI_PAYS        = 1 << 10, /* n k from which a scope rounds fp32 to bf16                   */
     AMPI_TILES_FP16  = 1 << 17, /* m n k from which fp16 is faster than fp32 in tiles           */
-    AMPI_THIN        = 4096     /* of a matrix times a vector, k and rows at a time             */
+    AMPI_GEMV        = 4096     /* of a matrix times a vector, k and rows at a time             */
 };
 
 /* One block for a kernel: rows and cols say how much of it is there. Words of A are at
@@ -6383,7 +6383,7 @@ typedef struct ampi_engine {
                   size_t rows, size_t cols);
     /* sum[r] += element (r, k) * v[k]. Both have room for 32 more, of v 0. odd as in a block. NULL
        in tiles and BFMMLA, which leave these products to the tier's other engine. */
-    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v,
+    void (*gemv)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v,
                  size_t odd);
 } ampi_engine;
 
@@ -6398,9 +6398,9 @@ typedef struct ampi_engine {
     AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(at_once, 32), AMPI_IS(pairs, in_pairs),     \
     AMPI_IS(least, from), AMPI_IS(use_tiles, NULL)
-#define AMPI_FUNCTIONS(tier, pack_, kernel_, write_, thin_)                                    \
+#define AMPI_FUNCTIONS(tier, pack_, kernel_, write_, gemv_)                                    \
     AMPI_IS(lay, AMPI_JOIN(ampi_lay, tier)), AMPI_IS(turn, AMPI_JOIN(ampi_turn, tier)),       \
-    AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_), AMPI_IS(thin, thin_)
+    AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_), AMPI_IS(gemv, gemv_)
 
 /* >>impl processors: the engine of pairs for a product, or NULL. Tiles split numbers in two
    terms, others need whole bf16. The first call that would use tiles asks whether this process
@@ -6695,7 +6695,7 @@ static const ampi_engine *ampi_engine_words(const ampi_task *w) {
 }
 
 /* A vector from k on as fp32; whole vectors are written. */
-static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand *y, size_t k,
+static void ampi_gemv_vector(const ampi_engine *e, float *v, const ampi_operand *y, size_t k,
                              size_t ks) {
     const ampi_operand at = ampi_operand_at(*y, 0, k);
     e->lay(v, 1, 0, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
@@ -6703,30 +6703,30 @@ static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand 
 
 /* m or n is 1, or few: the matrix is read once a vector, as it lies. Sums across cache lines would
    be slow. A matrix of one row is a vector, too. */
-static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
+static AMPI_NOINLINE void ampi_gemm_by_gemv(ampi_task *w) {
     const ampi_engine *e   = ampi_engine_words(w);
     const int          row = w->m <= w->n;
     const size_t       all = row ? w->n : w->m, vectors = row ? w->m : w->n;
     const ampi_operand x   = w->x[row];
-    float  v[AMPI_THIN + AMPI_MOST_ROWS], room[AMPI_THIN + 2 * AMPI_MOST_ROWS + 16];
+    float  v[AMPI_GEMV + AMPI_MOST_ROWS], room[AMPI_GEMV + 2 * AMPI_MOST_ROWS + 16];
     float *sum = (float *)(void *)ampi_align(room), *one = sum + AMPI_MOST_ROWS;
     size_t i, r, k;
     for (i = 0; i < vectors; i++)
-        for (r = 0; r < all; r += AMPI_THIN) {
+        for (r = 0; r < all; r += AMPI_GEMV) {
             const ampi_operand y    = ampi_operand_at(w->x[!row], i, 0);
-            const size_t       rows = ampi_min(all - r, AMPI_THIN);
+            const size_t       rows = ampi_min(all - r, AMPI_GEMV);
             memset(sum, 0, (rows + AMPI_MOST_ROWS) * sizeof *sum);
-            for (k = 0; k < w->k; k += AMPI_THIN) {
-                const size_t ks = ampi_min(w->k - k, AMPI_THIN);
+            for (k = 0; k < w->k; k += AMPI_GEMV) {
+                const size_t ks = ampi_min(w->k - k, AMPI_GEMV);
                 ampi_operand at = ampi_operand_at(x, r, k);
-                ampi_thin_vector(e, v, &y, k, ks);
+                ampi_gemv_vector(e, v, &y, k, ks);
                 if (all == 1) {
-                    ampi_thin_vector(e, one, &x, k, ks);
+                    ampi_gemv_vector(e, one, &x, k, ks);
                     at.x    = one;
                     at.type = at.as = AMP_F32;
                     at.rs   = at.cs = 1;
                 }
-                w->e->thin(sum, &at, rows, ks, v, (size_t)w->e->pairs);
+                w->e->gemv(sum, &at, rows, ks, v, (size_t)w->e->pairs);
             }
             if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, i, r, 1, rows);
             else e->write(w, sum, 1, r, i, rows, 1);
@@ -6794,7 +6794,7 @@ static int ampi_work_above(size_t m, size_t n, size_t k, size_t most) {
    was measured in AVX2 (blocks of R = 6 rows, C = 16 columns) and AVX-512 (12, 32). B lies along if
    columns of op(B) are along memory's rows. Rows a multiple of 4096 bytes apart share few lines of
    the first-level cache: those of B in AVX2, of A in AVX-512 (more than 8 at a time).
-       thin      m or n is 1; m is 2 and B along; n is 2 and A not; m up to 4, B of 16 bits
+       gemv      m or n is 1; m is 2 and B along; n is 2 and A not; m up to 4, B of 16 bits
        swapped   C' = B' A': B along, n above C, m above R (R / 3 if B shares lines) up to C, k from
                  192, n k above 2^14. Only A is packed: B is read once, where it lies
        small     in place: m up to 2 R (R if B shares lines), n k up to 2^20; or m n k up to 2^21
@@ -6811,11 +6811,11 @@ static void ampi_way(ampi_task *w) {
     w->run     = ampi_gemm_product;
     w->swapped = 0;
     if (m == 1 || n == 1) {
-        w->run = pairs || ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin
+        w->run = pairs || ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_by_gemv
                                                                       : ampi_gemm_small;
     } else if (!pairs && !tiny && ((m == 2 && along) || (n == 2 && m > 2 && a->rs != 1) ||
                                    (m <= ampi_min(n, 4) && !along && b->type != AMP_F32))) {
-        w->run = ampi_gemm_thin;
+        w->run = ampi_gemm_by_gemv;
     } else if (!pairs && along && n > cols && b->as == AMP_F32 && k >= 192 && m <= cols &&
                m > (shares ? rows / 3 : rows) && ampi_work_above(1, n, k, AMPI_ROOM_B)) {
         const ampi_operand of_a = *a;
@@ -6948,12 +6948,12 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
 #endif
 
 #ifdef AMP_CBLAS
-/* Products of fp32 alone, large enough for the BLAS; what is thin or tiny is faster here. */
+/* Products of fp32 alone, large enough for the BLAS; gemv and what is tiny are faster here. */
 static int ampi_gemm_cblas(const ampi_task *w) {
     const amp_gemm_args *g = w->g;
     size_t               i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->compute ||
-        g->bias || g->activation || w->run == ampi_gemm_thin || w->e->pairs ||
+        g->bias || g->activation || w->run == ampi_gemm_by_gemv || w->e->pairs ||
         !ampi_work_above(g->m, g->n, g->k, AMPI_GEMM_TINY) ||
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
@@ -8671,7 +8671,7 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
 /* ---------------------------------------------------------------- >>impl products
    Compiled here in plain C, and in each tier's second inclusion (>>impl processors): packing,
-   writing, and products that are thin or tiny. */
+   writing, and a matrix times a vector (gemv). */
 
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS)
 
@@ -8968,7 +8968,7 @@ AMPI_IN void AMPI_(along)(const amp_dtype type, float *sum, const ampi_operand *
     }
     AMPI_(done)();
 }
-AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+AMPI_HERE void AMPI_(gemv)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                            const float *v, size_t odd) {
     odd = AMPI_W < 16 ? 0 : odd;
     if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v, odd);
@@ -9120,11 +9120,11 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
 #if AMPI_PASS & AMPI_PASS_PLAIN
 static const ampi_engine ampi_engine_c = {
     AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0, 0),
-    AMPI_FUNCTIONS(, NULL, AMPI_(kernel), ampi_write, ampi_thin)};
+    AMPI_FUNCTIONS(, NULL, AMPI_(kernel), ampi_write, ampi_gemv)};
 #elif AMPI_PASS & AMPI_PASS_LOOPS
 static const ampi_engine AMPI_(engine) = {
     AMPI_BLOCKS(AMPI_ROW_STEP, AMPI_W, 0, 0),
-    AMPI_FUNCTIONS(AMPI_TIER, NULL, AMPI_(kernel), AMPI_(write), AMPI_(thin))};
+    AMPI_FUNCTIONS(AMPI_TIER, NULL, AMPI_(kernel), AMPI_(write), AMPI_(gemv))};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
     AMPI_(step_from)};
@@ -9773,12 +9773,12 @@ ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const ampi_operand
 
 /* In pairs: a dot product, which waits for its sum; and, of rows of bf16 along k, 16 rows and 32 k
    at a time. The rest, with the same bits, by AVX-512's FMA. */
-AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+AMPI_AVX512 void ampi_gemv_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                  const float *v, size_t odd) {
     const int    dot   = x->cs == 1 && rows == 1, along = x->rs != 1 && x->type == AMP_BF16;
     const size_t whole = along ? rows / 16 * 16 : 0, deep = ks / 32 * 32;
     const ampi_operand below = ampi_operand_at(*x, whole, 0), behind = ampi_operand_at(*x, 0, deep);
-    uint32_t y[AMPI_THIN / 2], a[16];
+    uint32_t y[AMPI_GEMV / 2], a[16];
     ampi_x16 w[16], s;
     size_t   r, k, i;
     for (k = 0; k < ks && (dot || whole); k += 32) {
@@ -9809,8 +9809,8 @@ AMPI_AVX512 void ampi_thin_pairs(float *sum, const ampi_operand *x, size_t rows,
     ampi_done_avx512();
     if (dot) return;
     ampi_fp_flush(1);
-    if (whole) ampi_thin_avx512(sum, &behind, whole, ks - deep, v + deep, odd);
-    ampi_thin_avx512(sum + whole, &below, rows - whole, ks, v, odd);
+    if (whole) ampi_gemv_avx512(sum, &behind, whole, ks - deep, v + deep, odd);
+    ampi_gemv_avx512(sum + whole, &below, rows - whole, ks, v, odd);
     ampi_fp_flush(0);
 }
 
@@ -9872,7 +9872,7 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 static const ampi_engine ampi_engine_pairs_avx512 = {
     AMPI_BLOCKS(4, 16, 1, 0),
     AMPI_FUNCTIONS(_avx512, ampi_pack_pairs_avx512, ampi_kernel_pairs, ampi_write_pairs_avx512,
-                   ampi_thin_pairs)};
+                   ampi_gemv_pairs)};
 
 static const ampi_loops ampi_loops_pairs = {
     ampi_cast_pairs, ampi_check_avx512, ampi_fold_avx512, ampi_unscale_from_avx512,
