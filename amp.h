@@ -6344,7 +6344,7 @@ typedef struct ampi_block {
     const uint32_t *a, *b;
     size_t          rs, cs, piece, next, ldb, odd;
     size_t          rows, cols, words; /* words: along k */
-    int             products, turned;  /* of terms: 1, 3 or 4; b is what other blocks read, too */
+    int             products, a_panel; /* of terms: 1, 3 or 4; b is what other blocks read, too */
     const float    *in;  /* sums so far, in rows of engine->cols; NULL: none */
     float          *out;
     size_t          ld;  /* of out */
@@ -6453,10 +6453,10 @@ struct ampi_task {
     int                  swapped;          /* C' = B' A': x, m and n are those of C' */
     int                  once;             /* strips of A are used once: they are not packed */
     int                  terms;
-    int                  turned;           /* the panel is of A, strips are of B */
+    int                  a_panel;          /* the panel is of A, strips are of B */
     size_t               group;            /* strips at a time: of whole lines, if A lies across */
     size_t               lead; /* columns before C's first, from where a line of the cache begins */
-    size_t               tall, wide, deep; /* rows, columns (turned: columns, rows), k at a time */
+    size_t               tall, wide, deep; /* rows, columns (a_panel: columns, rows), k at a time */
     size_t               step;             /* k of a strip: it stays in the first-level cache    */
     size_t               strip_size, panel_size, size; /* words of workspace */
     uint32_t            *strip, *panel; /* strip: all the workspace; NULL: the stack */
@@ -6475,7 +6475,7 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
     return pieces * AMPI_DEEP * (size_t)w->terms * width;
 }
 
-/* The workspace: strip, panel and sums, one behind the other (turned: columns for rows).
+/* The workspace: strip, panel and sums, one behind the other (a_panel: columns for rows).
        strip    group strips of rows, step k of them
        panel    wide columns, deep k of them
        sums     of blocks whose k goes on, wide columns: where k is deeper than the panel, of tall
@@ -6489,10 +6489,10 @@ static void ampi_task_size(ampi_task *w, int tiny) {
     size_t             m = w->m, n = w->n + w->lead;
     w->terms  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = ampi_min((depth >> (w->terms - 1)) * unit, ampi_up(ampi_max(w->k, 1), unit));
-    w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
+    w->a_panel = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
     w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !tiny ? 8 : 1;
     rows      = w->group * e->rows;
-    if (w->turned) m = n, n = w->m;
+    if (w->a_panel) m = n, n = w->m;
     if (w->lead && !tiny) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
     pieces  = w->terms == 1 ? ampi_min(w->deep, e->at_once * unit) : w->deep; /* two: all */
     steps   = (w->deep + pieces - 1) / pieces;
@@ -6634,7 +6634,7 @@ static void ampi_gemm_packed(const ampi_task *w, size_t i, size_t at, size_t k0,
     x.cols     = ampi_min(w->n, at + e->cols - w->lead) - j;
     x.words    = e->pairs ? (k1 - k0 + 1) / 2 : k1 - k0;
     x.products = w->terms == 1 ? 1 : w->g->tf32 ? 3 : 4;
-    x.turned   = w->turned;
+    x.a_panel  = w->a_panel;
     x.in       = k0 ? sums : NULL;
     x.out      = sums;
     x.ld       = e->cols;
@@ -6648,11 +6648,11 @@ static void ampi_gemm_packed(const ampi_task *w, size_t i, size_t at, size_t k0,
     ampi_gemm_block(w, e, &x, i, j, 1, k1 == w->k);
 }
 
-/* Rows i0 to i1 of C, columns j0 to j1 (turned: columns, rows): the panel of B for k0 to k1 is
+/* Rows i0 to i1 of C, columns j0 to j1 (a_panel: columns, rows): the panel of B for k0 to k1 is
    packed, then used by one strip of A after another. */
 static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0, size_t j1,
                             size_t k0, size_t k1) {
-    const int    t    = w->turned;
+    const int    t    = w->a_panel;
     const size_t rows = t ? w->e->cols : w->e->rows, cols = t ? w->e->rows : w->e->cols;
     float       *sums = NULL;
     size_t       i, j, k, q;
@@ -6677,7 +6677,7 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
 
 static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
     const size_t across = w->n + w->lead;
-    const size_t m = w->turned ? across : w->m, n = w->turned ? w->m : across;
+    const size_t m = w->a_panel ? across : w->m, n = w->a_panel ? w->m : across;
     size_t       i, j, k;
     w->once  = !w->e->pairs && w->n <= w->e->cols && w->x[0].as == AMP_F32;
     w->panel = w->strip + w->strip_size;
@@ -10107,7 +10107,7 @@ static void ampi_kernel_tiles(const ampi_block *x) {
     }
     for (k = 0; k < x->words; k += AMPI_DEEP, a += step, b += step) {
         if (x->products == 1) { /* one strip stays in the first cache; the other goes past it */
-            if (x->turned) {
+            if (x->a_panel) {
                 AMPI_TILE_PASS(4, a, 64);
                 AMPI_TILE_PASS(5, a + 16 * AMPI_DEEP, 64);
                 ampi_tiles_b(b);

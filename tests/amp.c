@@ -70,7 +70,7 @@ int white_gemm_shares(const amp_gemm_args *g, size_t team) {
 
 /* Has each of strip, panel and sums room for what ampi_gemm_panel writes to it? */
 static int has_room(const ampi_task *w) {
-    const size_t rows = w->group * (w->turned ? w->e->cols : w->e->rows), cols = w->turned ? w->e->rows : w->e->cols;
+    const size_t rows = w->group * (w->a_panel ? w->e->cols : w->e->rows), cols = w->a_panel ? w->e->rows : w->e->cols;
     const size_t sums = w->step >= w->k ? 0 : (w->deep < w->k ? w->tall : rows) * w->wide;
     return ampi_strip(w, rows, w->step) <= w->strip_size && w->wide % cols == 0 && w->step <= w->deep &&
            ampi_strip(w, w->wide, w->deep) <= w->panel_size &&
