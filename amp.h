@@ -6368,11 +6368,11 @@ typedef struct ampi_engine {
     void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. Where
        jump is not 0, a row is cut into pieces of ld, that far apart; the last is filled with 0. */
-    void (*lay)(float *dst, size_t ld, size_t jump, const ampi_operand *x, size_t step, size_t rows,
-                size_t n);
-    /* The same turned: dst[i * ld + r]; more than n elements may be there. */
-    void (*turn)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows, size_t n,
-                 size_t there);
+    void (*convert)(float *dst, size_t ld, size_t jump, const ampi_operand *x, size_t step,
+                    size_t rows, size_t n);
+    /* The same transposed: dst[i * ld + r]; more than n elements may be there. */
+    void (*transpose)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
+                      size_t n, size_t there);
     /* Of pairs: a piece of a strip of width rows; of the matrix rows, maybe more, and ks are there.
        Of A: [row][16]; of B: [16][row]. */
     void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
@@ -6399,7 +6399,8 @@ typedef struct ampi_engine {
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(at_once, 32), AMPI_IS(pairs, in_pairs),     \
     AMPI_IS(least, from), AMPI_IS(use_tiles, NULL)
 #define AMPI_FUNCTIONS(tier, pack_, kernel_, write_, gemv_)                                    \
-    AMPI_IS(lay, AMPI_JOIN(ampi_lay, tier)), AMPI_IS(turn, AMPI_JOIN(ampi_turn, tier)),       \
+    AMPI_IS(convert, AMPI_JOIN(ampi_convert, tier)),                                           \
+    AMPI_IS(transpose, AMPI_JOIN(ampi_transpose_rows, tier)),                                  \
     AMPI_IS(pack, pack_), AMPI_IS(kernel, kernel_), AMPI_IS(write, write_), AMPI_IS(gemv, gemv_)
 
 /* >>impl processors: the engine of pairs for a product, or NULL. Tiles split numbers in two
@@ -6527,8 +6528,8 @@ static void ampi_pack_words(const ampi_task *w, float *dst, int of_b, size_t r0,
         const size_t       some = ampi_min(rows - r, width);
         float             *to = dst + r / width * strip;
         if (of_b && some % e->col_step) memset(to, 0, strip * sizeof *to);
-        if (of_b) e->turn(to, width, &at, x.rs, some, ks, ks);
-        else e->lay(to, AMPI_DEEP, width * AMPI_DEEP, &at, x.rs, some, ks);
+        if (of_b) e->transpose(to, width, &at, x.rs, some, ks, ks);
+        else e->convert(to, AMPI_DEEP, width * AMPI_DEEP, &at, x.rs, some, ks);
     }
     for (k = 0; k < ks && x.cs != 1; k += AMPI_DEEP)
         for (r = 0; r < rows; r += span) {
@@ -6537,8 +6538,8 @@ static void ampi_pack_words(const ampi_task *w, float *dst, int of_b, size_t r0,
             float             *to = dst + r / width * strip + k * width;
             for (i = 0; !of_b && w->group > 1 && i < AMPI_DEEP && k + 2 * AMPI_DEEP <= ks; i++)
                 AMPI_PREFETCH(ampi_at(at.x, x.type, (AMPI_DEEP + i) * x.cs)); /* too far apart */
-            if (of_b) e->lay(to, width, strip, &at, x.cs, deep, some);
-            else e->turn(to, AMPI_DEEP, &at, x.cs, deep, some, w->m - r0 - r);
+            if (of_b) e->convert(to, width, strip, &at, x.cs, deep, some);
+            else e->transpose(to, AMPI_DEEP, &at, x.cs, deep, some, w->m - r0 - r);
         }
 }
 static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t r0, size_t r1,
@@ -6587,7 +6588,7 @@ static void ampi_write_swapped(const ampi_task *w, const float *sum, size_t ld, 
                                size_t rows, size_t cols) {
     const ampi_operand x = {sum, AMP_F32, AMP_F32, ld, 1};
     float              c[AMPI_MOST_ROWS * AMPI_MOST_COLS];
-    w->e->turn(c, AMPI_MOST_ROWS, &x, ld, rows, cols, ld);
+    w->e->transpose(c, AMPI_MOST_ROWS, &x, ld, rows, cols, ld);
     w->e->write(w, c, AMPI_MOST_ROWS, j, i, cols, rows);
 }
 
@@ -6698,7 +6699,7 @@ static const ampi_engine *ampi_engine_words(const ampi_task *w) {
 static void ampi_gemv_vector(const ampi_engine *e, float *v, const ampi_operand *y, size_t k,
                              size_t ks) {
     const ampi_operand at = ampi_operand_at(*y, 0, k);
-    e->lay(v, 1, 0, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
+    e->convert(v, 1, 0, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
 }
 
 /* m or n is 1, or few: the matrix is read once a vector, as it lies. Sums across cache lines would
@@ -6733,21 +6734,21 @@ static AMPI_NOINLINE void ampi_gemm_by_gemv(ampi_task *w) {
         }
 }
 
-/* x as fp32 in room: turned, so that its columns lie side by side, or as it lies, as one row where
-   its rows follow each other. */
-static void ampi_small_copy(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks, int turn,
-                            float *room) {
+/* x as fp32 in room: transposed, so that its columns lie side by side, or as it lies, as one row
+   where its rows follow each other. */
+static void ampi_small_copy(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
+                            int transpose, float *room) {
     const int    along = x->cs == 1;
     const size_t lines = along ? rows : ks, n = along ? ks : rows, step = along ? x->rs : x->cs;
     const int    one = step == n;
-    const size_t up  = ampi_up(turn ? rows : n, e->col_step);
-    const size_t ld  = turn ? up + (up % 64 ? 0 : 8) : one ? n : up; /* lines in other sets */
-    if (turn) e->turn(room, ld, x, step, rows, ks, ks);
-    else e->lay(room, ld, 0, x, step, one ? 1 : lines, one ? lines * n : n);
+    const size_t up  = ampi_up(transpose ? rows : n, e->col_step);
+    const size_t ld  = transpose ? up + (up % 64 ? 0 : 8) : one ? n : up; /* lines in other sets */
+    if (transpose) e->transpose(room, ld, x, step, rows, ks, ks);
+    else e->convert(room, ld, 0, x, step, one ? 1 : lines, one ? lines * n : n);
     x->x    = room;
     x->type = x->as = AMP_F32;
-    x->rs   = along && !turn ? ld : 1;
-    x->cs   = along && !turn ? 1 : ld;
+    x->rs   = along && !transpose ? ld : 1;
+    x->cs   = along && !transpose ? 1 : ld;
 }
 
 /* Operands are read where they lie if they are fp32 and, of B, the columns lie side by side. */
@@ -6798,7 +6799,7 @@ static int ampi_work_above(size_t m, size_t n, size_t k, size_t most) {
        swapped   C' = B' A': B along, n above C, m above R (R / 3 if B shares lines) up to C, k from
                  192, n k above 2^14. Only A is packed: B is read once, where it lies
        small     in place: m up to 2 R (R if B shares lines), n k up to 2^20; or m n k up to 2^21
-                 (2^17 if lines are shared, m from 24); if what is turned or converted has room
+                 (2^17 if lines are shared, m from 24); if what is transposed or converted has room
        product   packed, but for strips of A that are used once (n up to C) */
 static void ampi_way(ampi_task *w) {
     const ampi_operand *a = &w->x[0], *b = &w->x[1];
@@ -8782,8 +8783,9 @@ AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp
         else f(AMP_F32, (x)->as, __VA_ARGS__);                                                 \
     } while (0)
 
-AMPI_IN void AMPI_(lay_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
-                           size_t jump, const ampi_operand *x, size_t step, size_t rows, size_t n) {
+AMPI_IN void AMPI_(convert_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
+                               size_t jump, const ampi_operand *x, size_t step, size_t rows,
+                               size_t n) {
     enum { AMPI_SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is a multiple */
     size_t r, i, q, p;
     for (r = 0; r < rows; r++) {
@@ -8800,9 +8802,9 @@ AMPI_IN void AMPI_(lay_as)(const amp_dtype type, const amp_dtype as, float *dst,
         for (; jump && q && q < ld; q += AMPI_W) AMPI_(put)(to, q, AMPI_(splat)(0.0f));
     }
 }
-AMPI_LOOP void AMPI_(lay)(float *dst, size_t ld, size_t jump, const ampi_operand *x, size_t step,
-                          size_t rows, size_t n) {
-    AMPI_COUNTED(AMPI_(lay_as), x, dst, ld, jump, x, step, rows, n);
+AMPI_LOOP void AMPI_(convert)(float *dst, size_t ld, size_t jump, const ampi_operand *x,
+                              size_t step, size_t rows, size_t n) {
+    AMPI_COUNTED(AMPI_(convert_as), x, dst, ld, jump, x, step, rows, n);
     AMPI_(done)();
 }
 
@@ -8814,14 +8816,14 @@ AMPI_HERE void AMPI_(square)(float *dst, const ampi_operand *x, size_t first, si
         AMPI_(put)(dst, i * AMPI_W,
                    i < rows ? AMPI_(value)(x, first + i * step, n) : AMPI_(splat)(0.0f));
 }
-/* W rows of memory, turned: v[i] is elements i. */
-AMPI_IN void AMPI_(turned)(AMPI_V *v, const void *x, const amp_dtype type, size_t step) {
+/* W rows of memory, transposed: v[i] is elements i. */
+AMPI_IN void AMPI_(get_transposed)(AMPI_V *v, const void *x, const amp_dtype type, size_t step) {
     size_t i;
     AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_as)(x, type, i * step);
     AMPI_(transpose)(v);
 }
-AMPI_LOOP void AMPI_(turn)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
-                           size_t n, size_t there) {
+AMPI_LOOP void AMPI_(transpose_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step,
+                                     size_t rows, size_t n, size_t there) {
     float  room[AMPI_W * AMPI_W];
     AMPI_V v[AMPI_W];
     size_t i, r, q;
@@ -8830,8 +8832,8 @@ AMPI_LOOP void AMPI_(turn)(float *dst, size_t ld, const ampi_operand *x, size_t 
             const int    whole = x->as == AMP_F32 && rows - r >= AMPI_W && there - i >= AMPI_W;
             const size_t at    = r * step + i;
             if (!whole) AMPI_(square)(room, x, at, step, rows - r, there - i);
-            AMPI_(turned)(v, whole ? ampi_at(x->x, AMP_F32, at) : room, AMP_F32,
-                          whole ? step : AMPI_W);
+            AMPI_(get_transposed)(v, whole ? ampi_at(x->x, AMP_F32, at) : room, AMP_F32,
+                                  whole ? step : AMPI_W);
             AMPI_UNROLL for (q = 0; q < AMPI_W; q++)
                 if (q < n - i) AMPI_(put)(dst, (i + q) * ld + r, v[q]);
         }
@@ -8902,10 +8904,10 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
     AMPI_(done)();
 }
 
-/* Where its rows lie along k, W of them are turned, W k at a time; of bf16, faster by a tenth, as
-   words of two k. */
-AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, size_t step,
-                                 const float *v) {
+/* Where its rows lie along k, W of them are transposed, W k at a time; of bf16, faster by a tenth,
+   as words of two k. */
+AMPI_IN AMPI_V AMPI_(add_transposed)(AMPI_V s, const void *x, const amp_dtype type, size_t step,
+                                     const float *v) {
     AMPI_V w[AMPI_W];
     size_t k;
 #if AMPI_W > 1
@@ -8924,7 +8926,7 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
         return s;
     }
 #endif
-    AMPI_(turned)(w, x, type, step);
+    AMPI_(get_transposed)(w, x, type, step);
     AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
@@ -8936,7 +8938,7 @@ AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, s
     size_t k, i;
     for (k = 0; k < ks; k += AMPI_W) {
         AMPI_(square)(room, x, k, x->rs, rows, ks - k);
-        AMPI_(turned)(w, room, AMP_F32, AMPI_W);
+        AMPI_(get_transposed)(w, room, AMP_F32, AMPI_W);
         AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
             if (i < ks - k + (odd & ks))
                 s = AMPI_(fma)(odd ? w[i ^ 1] : w[i], AMPI_(splat)(v[k + (i ^ odd)]), s);
@@ -8957,9 +8959,8 @@ AMPI_IN void AMPI_(along)(const amp_dtype type, float *sum, const ampi_operand *
         AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
         for (k = 0; k < end; k += deep)
             AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++)
-                s[q] = AMPI_(add_turned)(s[q],
-                                         ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type,
-                                         x->rs, v + k);
+                s[q] = AMPI_(add_transposed)(
+                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, x->rs, v + k);
         AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
         for (q = r; end < ks && q < ampi_min(rows, r + AMPI_IN_A_ROW * AMPI_W); q += AMPI_W) {
             const ampi_operand at = ampi_operand_at(*x, q, end);
@@ -9700,7 +9701,7 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
 }
 
 /* Transposes words of four vectors, 4 x 4 in each lane. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_turn_pairs(ampi_x16 *v) {
+AMPI_AVX512 AMPI_ALWAYS void ampi_transpose_pairs(ampi_x16 *v) {
     const ampi_x16 a = ampi_low_avx512(v[0], v[1]), b = ampi_low_avx512(v[2], v[3]);
     const ampi_x16 c = ampi_high_avx512(v[0], v[1]), d = ampi_high_avx512(v[2], v[3]);
     v[0] = ampi_low2_avx512(a, b);
@@ -9731,7 +9732,7 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
                 size_t      q;
                 AMPI_UNROLL for (q = 0; q < 4; q++)
                     v[q] = ampi_lanes_pairs(at + q * step, 4 * step);
-                ampi_turn_pairs(v);
+                ampi_transpose_pairs(v);
                 AMPI_UNROLL for (q = 0; q < 4; q++) ampi_put_avx512(dst, (i + q) * width + r, v[q]);
             }
     } else {
@@ -9743,8 +9744,8 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
                 v[i + 4] = ampi_high16_avx512(v[i], y);
                 v[i]     = ampi_low16_avx512(v[i], y);
             }
-            ampi_turn_pairs(v);
-            ampi_turn_pairs(v + 4);
+            ampi_transpose_pairs(v);
+            ampi_transpose_pairs(v + 4);
             AMPI_UNROLL for (i = 0; i < 8; i++)
                 if (r + i < width) ampi_put_avx512(dst, (r + i) * 16, v[i]);
         }
@@ -9975,7 +9976,7 @@ static void ampi_pack_mmla(uint32_t *dst, size_t width, int of_b, const ampi_ope
 }
 
 /* Two rows of four columns from two times 2 x 2, or back. */
-AMPI_IN void ampi_turn_mmla(AMPI_V (*s)[2], const size_t R, const size_t C) {
+AMPI_IN void ampi_transpose_mmla(AMPI_V (*s)[2], const size_t R, const size_t C) {
     size_t r, c;
     AMPI_UNROLL for (r = 0; r < R; r += 2)
         AMPI_UNROLL for (c = 0; c < C; c++) {
@@ -9992,7 +9993,7 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C,
     AMPI_UNROLL for (r = 0; r < R; r++)
         AMPI_UNROLL for (c = 0; c < C; c++)
             s[r][c] = x->in ? ampi_get_neon(x->in, (r * 2 + c) * 4) : ampi_splat_neon(0.0f);
-    ampi_turn_mmla(s, R, C);
+    ampi_transpose_mmla(s, R, C);
     for (k = 0; k < x->words; k += 2, a += 24, b += 16) {
         AMPI_UNROLL for (c = 0; c < 2 * C; c++) y[c] = ampi_get_neon(b, c * 4);
         AMPI_UNROLL for (r = 0; r < R; r += 2) {
@@ -10001,7 +10002,7 @@ AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C,
                 s[r + c % 2][c / 2] = ampi_add_mmla(s[r + c % 2][c / 2], ar, y[c]);
         }
     }
-    ampi_turn_mmla(s, R, C);
+    ampi_transpose_mmla(s, R, C);
     AMPI_UNROLL for (r = 0; r < R; r++)
         AMPI_UNROLL for (c = 0; c < C; c++) ampi_put_neon(x->out, r * x->ld + c * 4, s[r][c]);
 }

@@ -75,7 +75,7 @@ fault "an odd tail of k is packed wrong in two parts" amp.h \
 
 mmla='neon_bf16:tiles'
 fault "BFMMLA: a wrong lane, by the kernel" amp.h \
-    '/void ampi_turn_mmla/,/^}/s/ampi_high2_neon(s\[r\]\[c\], s\[r + 1\]\[c\])/ampi_high2_neon(s[r + 1][c], s[r][c])/' $mmla
+    '/void ampi_transpose_mmla/,/^}/s/ampi_high2_neon(s\[r\]\[c\], s\[r + 1\]\[c\])/ampi_high2_neon(s[r + 1][c], s[r][c])/' $mmla
 fault "BFMMLA: a wrong lane, where rows are packed" amp.h \
     '/void ampi_pack_as_mmla/,/^}/s/v\[along ? 1 : 2\]/v[1]/' $mmla
 fault "BFMMLA: pairs the other way round" tests/support/tiles.h \
