@@ -1004,11 +1004,11 @@ typedef struct amp_scope {
 enum { AMP_MAX_SCOPES = 32, AMP_MAX_OVERRIDES = 32, AMP_MAX_PATTERN = 64 }; /* of layers; bytes */
 
 /* The rule for an op or for layers; its low, if words name it; whether it is not the policy's. */
-typedef struct ampi_ruling { uint8_t rule, dtype, overridden; } ampi_ruling;
+typedef struct ampi_op_rule { uint8_t rule, dtype, overridden; } ampi_op_rule;
 typedef struct ampi_override {
-    char        pattern[AMP_MAX_PATTERN];
-    ampi_ruling ruling;
-    uint8_t     matched; /* a layer */
+    char         pattern[AMP_MAX_PATTERN];
+    ampi_op_rule op_rule;
+    uint8_t      matched; /* a layer */
 } ampi_override;
 
 typedef struct amp_session amp_session; /* below */
@@ -1020,7 +1020,7 @@ typedef struct amp_autocast {
     int           off, tf32, depth, num_overrides;
     amp_scope     scopes[AMP_MAX_SCOPES];
     ampi_override overrides[AMP_MAX_OVERRIDES];
-    ampi_ruling   ops[256]; /* by amp_op, with room for more of them */
+    ampi_op_rule  ops[256]; /* by amp_op, with room for more of them */
 } amp_autocast;
 
 /* dtype: low (the 16-bit type) where no scope names one; AMP_F32, 0: the policy's. Outside all
@@ -7846,7 +7846,7 @@ enum { AMPI_NUM_POLICIES = sizeof ampi_policy_names / sizeof ampi_policy_names[0
 AMPI_STATIC_ASSERT(ampi_policies_are_all,
                    (int)AMPI_NUM_POLICIES == (int)AMP_POLICY_KERAS_MIXED_BFLOAT16 + 1);
 AMPI_STATIC_ASSERT(ampi_ops_have_room,
-                   (size_t)AMP_NUM_OPS <= sizeof ((amp_autocast *)0)->ops / sizeof(ampi_ruling));
+                   (size_t)AMP_NUM_OPS <= sizeof ((amp_autocast *)0)->ops / sizeof(ampi_op_rule));
 
 static int ampi_find_op(const char *name, size_t length) {
     size_t i;
@@ -7955,17 +7955,17 @@ static int ampi_matches(const char *pattern, const char *name) {
 
 /* The rule for op in the innermost scope, and its low. Layers' overrides win over ops'. */
 static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
-    const amp_scope *scope  = &ac->scopes[ac->depth - 1];
-    ampi_ruling      ruling = ac->ops[op];
+    const amp_scope *scope   = &ac->scopes[ac->depth - 1];
+    ampi_op_rule     op_rule = ac->ops[op];
     int              i;
     for (i = 0; i < ac->num_overrides && scope->layer; i++) {
         ampi_override *o = &ac->overrides[i];
         if (!ampi_matches(o->pattern, scope->layer)) continue;
         o->matched = 1;
-        ruling     = o->ruling;
+        op_rule    = o->op_rule;
     }
-    *low = ruling.dtype ? (amp_dtype)ruling.dtype : scope->dtype ? scope->dtype : ac->dtype;
-    return ruling.rule;
+    *low = op_rule.dtype ? (amp_dtype)op_rule.dtype : scope->dtype ? scope->dtype : ac->dtype;
+    return op_rule.rule;
 }
 
 AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
@@ -7998,12 +7998,12 @@ AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dty
 }
 
 /* A rule, or a type: "fp16" is low with that type. */
-static int ampi_read_rule(const char *text, size_t length, ampi_ruling *ruling) {
+static int ampi_read_rule(const char *text, size_t length, ampi_op_rule *op_rule) {
     const int type = ampi_find_type(text, length);
     const int rule = ampi_find(text, length, ampi_rule_names, AMPI_NUM_RULES);
-    ruling->rule  = (uint8_t)(type > 0 ? AMPI_LOW : type == 0 ? AMPI_FP32 : rule);
-    ruling->dtype = (uint8_t)(type > 0 ? type : AMP_F32);
-    ruling->overridden = 1;
+    op_rule->rule  = (uint8_t)(type > 0 ? AMPI_LOW : type == 0 ? AMPI_FP32 : rule);
+    op_rule->dtype = (uint8_t)(type > 0 ? type : AMP_F32);
+    op_rule->overridden = 1;
     return type >= 0 || rule >= 0;
 }
 
@@ -8024,22 +8024,22 @@ static int ampi_override_all(amp_autocast *ac, amp_dtype low, const char *word, 
 /* Applies one word of an override. Returns NULL, or where it is wrong; then ac is of no use. */
 static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const char *word,
                                       size_t length) {
-    const char  *equals = (const char *)memchr(word, '=', length);
-    const size_t before = equals ? (size_t)(equals - word) : 0;
-    ampi_ruling *ruling;
+    const char   *equals = (const char *)memchr(word, '=', length);
+    const size_t  before = equals ? (size_t)(equals - word) : 0;
+    ampi_op_rule *op_rule;
     if (!equals) return ampi_override_all(ac, low, word, length) ? NULL : word;
     if (before > 2 && ampi_named(word, 2, "op") && word[2] == ':') {
         const int op = ampi_find_op(word + 3, before - 3);
         if (op < 0) return word + 3;
-        ruling = &ac->ops[op];
+        op_rule = &ac->ops[op];
     } else {
         ampi_override *o = &ac->overrides[ac->num_overrides++];
         if (!before || before >= AMP_MAX_PATTERN || ac->num_overrides > AMP_MAX_OVERRIDES)
             return word;
         memcpy(o->pattern, word, before);
-        ruling = &o->ruling;
+        op_rule = &o->op_rule;
     }
-    return ampi_read_rule(equals + 1, length - before - 1, ruling) ? NULL : equals + 1;
+    return ampi_read_rule(equals + 1, length - before - 1, op_rule) ? NULL : equals + 1;
 }
 
 /* Applies all words to ac, or none. low, unless it is AMP_F32, is the type that a session has. It
@@ -8047,11 +8047,11 @@ static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const cha
    it. A policy whose name has no type takes it. */
 static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *field,
                                    const char *text) {
-    static const char  separators[] = ",; \t\n\r";
-    amp_autocast       changed = *ac;
-    const ampi_ruling *product = &changed.ops[AMP_OP_GEMM];
-    const char        *word;
-    size_t             length;
+    static const char   separators[] = ",; \t\n\r";
+    amp_autocast        changed = *ac;
+    const ampi_op_rule *product = &changed.ops[AMP_OP_GEMM];
+    const char         *word;
+    size_t              length;
     if (low) {
         changed.dtype = low;
         changed.off   = 0;
@@ -8094,7 +8094,7 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     ampi_print_text(&t, "op                                rule     compute  return   reason\n");
     for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
         const ampi_override *o = i < (int)AMP_NUM_OPS ? NULL : &ac->overrides[i - (int)AMP_NUM_OPS];
-        const ampi_ruling   *r = o ? &o->ruling : &ac->ops[i];
+        const ampi_op_rule  *r = o ? &o->op_rule : &ac->ops[i];
         const char *const    low  = ampi_type_name(r->dtype ? (amp_dtype)r->dtype : ac->dtype);
         const char *const    type = r->rule == AMPI_LOW      ? low
                                     : r->rule == AMPI_FP32   ? "fp32"
@@ -8160,9 +8160,9 @@ static amp_result ampi_session_ok(const amp_session *session, const amp_session_
 static int ampi_asks_for_fp16(const amp_autocast *ac) {
     int i, asks = 0;
     for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
-        const ampi_ruling *r = i < (int)AMP_NUM_OPS
-                                   ? &ac->ops[i]
-                                   : &ac->overrides[i - (int)AMP_NUM_OPS].ruling;
+        const ampi_op_rule *r = i < (int)AMP_NUM_OPS
+                                    ? &ac->ops[i]
+                                    : &ac->overrides[i - (int)AMP_NUM_OPS].op_rule;
         asks |= r->rule == AMPI_LOW && (r->dtype ? (int)r->dtype : (int)ac->dtype) == (int)AMP_F16;
     }
     return asks && !ac->off;
