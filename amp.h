@@ -2802,25 +2802,14 @@ AMPI_COLD_BEGIN
 /* ------------------------------------------------------------------- >>impl words
    Text without printf, locale or allocation: error messages, policies, and words of users. */
 
-/* Where text goes: a buffer of room bytes, which write_fn gets when it is full or a line ends. */
+/* Where text goes: a buffer of room bytes. What has no room is left out. */
 typedef struct ampi_text {
-    char        *bytes;
-    size_t       room, used;
-    amp_write_fn write_fn; /* NULL: what has no room is left out */
-    void        *user;
-    int          failed;
+    char  *bytes;
+    size_t room, used;
 } ampi_text;
 
-static void ampi_print_flush(ampi_text *t) {
-    if (!t->write_fn) return;
-    if (t->used && !t->failed) t->failed = !t->write_fn(t->user, t->bytes, t->used);
-    t->used = 0;
-}
-
 static void ampi_print_char(ampi_text *t, char c) {
-    if (t->used == t->room) ampi_print_flush(t);
     if (t->used < t->room) t->bytes[t->used++] = c;
-    if (c == '\n') ampi_print_flush(t);
 }
 
 static void ampi_print_text(ampi_text *t, const char *text) {
@@ -2913,7 +2902,7 @@ AMP_DEF const char *amp_problem(void) { return ampi_last_error.text; }
 /* Tells an error, perhaps again. Words need not outlive the call in which it is first told, but
    those of an error that an optimizer stores are static. */
 static amp_result ampi_repeat(const ampi_error *e) {
-    ampi_text    t      = {ampi_last_error.text, sizeof ampi_last_error.text - 1, 0, NULL, NULL, 0};
+    ampi_text    t      = {ampi_last_error.text, sizeof ampi_last_error.text - 1, 0};
     const double number = (double)e->tensor - 1.0;
     if (e != &ampi_last_error.error) ampi_last_error.error = *e;
     if (e->tensor) ampi_print(&t, e->name ? "tensor %g (%n): " : "tensor %g: ", &e->name, &number);
@@ -8079,11 +8068,17 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text) {
     return ampi_override_by(ac, AMP_F32, "text", text);
 }
 
+static bool ampi_write_line(ampi_text *t, amp_write_fn write_fn, void *user) {
+    const size_t used = t->used;
+    t->used = 0;
+    return write_fn(user, t->bytes, used);
+}
+
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
     char      line[160];
-    ampi_text t = {line, sizeof line, 0, write_fn, user, 0};
+    ampi_text t = {line, sizeof line, 0};
     const char *words[4];
-    int       i, k;
+    int       i, k, ok;
     if (!write_fn) return ampi_missing("write_fn");
     AMPI_TRY(ampi_autocast_ready(ac));
     words[0] = ampi_policy_names[ac->policy];
@@ -8091,8 +8086,10 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     words[2] = ac->off ? ", off" : "";
     words[3] = ac->tf32 ? ", tf32" : "";
     ampi_print(&t, "policy %s, low %s%s%s\n", words, NULL);
+    ok = ampi_write_line(&t, write_fn, user);
     ampi_print_text(&t, "op                                rule     compute  return   reason\n");
-    for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
+    ok = ok && ampi_write_line(&t, write_fn, user);
+    for (i = 0; ok && i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
         const ampi_override *o = i < (int)AMP_NUM_OPS ? NULL : &ac->overrides[i - (int)AMP_NUM_OPS];
         const ampi_op_rule  *r = o ? &o->op_rule : &ac->ops[i];
         const char *const    low  = ampi_type_name(r->dtype ? (amp_dtype)r->dtype : ac->dtype);
@@ -8110,8 +8107,9 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
         }
         ampi_print_text(&t, r->overridden ? "override" : "policy");
         ampi_print_text(&t, o && !o->matched ? ", matched nothing yet\n" : "\n");
+        ok = ampi_write_line(&t, write_fn, user);
     }
-    return t.failed ? ampi_refuse(AMP_ERROR_WRITE, "write_fn returned false") : AMP_OK;
+    return ok ? AMP_OK : ampi_refuse(AMP_ERROR_WRITE, "write_fn returned false");
 }
 
 /* ------------------------------------------------------------- >>impl session */
