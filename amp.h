@@ -3356,25 +3356,29 @@ AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dt
     if (i < end) ampi_cast_from(dst, to, src, from, i, end, over);
 }
 
-AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *random) {
-    AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i)));
+AMPI_IN AMPI_V AMPI_(get_moment)(const void *base, size_t i, const int bf16) {
+    return bf16 ? AMPI_(from_bits)(AMPI_(get16)(base, i) << 16) : AMPI_(get)(base, i);
+}
+AMPI_IN void AMPI_(put_moment)(void *base, size_t i, AMPI_V x, const int bf16,
+                               const uint16_t *random) {
+    if (bf16) AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i)));
+    else AMPI_(put)(base, i, x);
 }
 
 /* The step. kind and bf16 are constant where this is inlined. */
-AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int bf16) {
+AMPI_IN AMPI_U AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int bf16) {
     const ampi_step_block b = *block; /* a copy, which no store changes */
 
     const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
-    const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
+    const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || bf16 || b.m;
     const AMPI_V    f     = AMPI_(splat)(b.x.factor);
     AMPI_U          over  = AMPI_(u32)(0);
-    uint32_t        any;
     size_t          i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_V g = AMPI_(unscaled)(b.x.grad, b.x.grad_type, i, f);
         AMPI_V       p = AMPI_(get)(b.p, i), m = f, v = f;
-        if (has_m) m = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.m, i) << 16) : AMPI_(get)(b.m, i);
-        if (has_v) v = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.v, i) << 16) : AMPI_(get)(b.v, i);
+        if (has_m) m = AMPI_(get_moment)(b.m, i, bf16);
+        if (has_v) v = AMPI_(get_moment)(b.v, i, bf16);
         if (i < b.more) {
             AMPI_PREFETCH(ampi_at(b.x.grad, b.x.grad_type, i + AMPI_SOON));
             AMPI_PREFETCH(ampi_at(b.p, AMP_F32, i + AMPI_SOON));
@@ -3384,25 +3388,26 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
         }
         AMPI_(optimize)(kind, has_m, &b.x.rates, g, &p, &m, &v);
         AMPI_(put)(b.p, i, p);
-        if (has_m && bf16) AMPI_(put_bf16)(b.m, i, m, b.m_random);
-        else if (has_m) AMPI_(put)(b.m, i, m);
-        if (has_v && bf16) AMPI_(put_bf16)(b.v, i, v, b.v_random);
-        else if (has_v) AMPI_(put)(b.v, i, v);
+        if (has_m) AMPI_(put_moment)(b.m, i, m, bf16, b.m_random);
+        if (has_v) AMPI_(put_moment)(b.v, i, v, bf16, b.v_random);
         if (b.model) AMPI_(put_as)(b.model, b.x.model_type, i, p);
         over |= AMPI_OVER_F16(AMPI_(size)(AMPI_(bits)(p)));
     }
-    any = AMPI_(any)(over);
-    AMPI_(done)();
-    if (b.model && b.x.model_type == AMP_F16 && any >> 31)
-        ampi_count_overflows(b.x.f16_overflows, b.p, b.n);
+    return over;
 }
 AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
-    const int bf16 = b->x.moment[0].format == AMP_FORMAT_BF16;
-#define AMPI_ON(id, ...)                                                           \
-    if (b->x.kind == AMP_KIND_##id && bf16) AMPI_(formula)(b, AMP_KIND_##id, 1);   \
-    else if (b->x.kind == AMP_KIND_##id) AMPI_(formula)(b, AMP_KIND_##id, 0);
+    const int bf16 = b->m && b->x.moment[0].format == AMP_FORMAT_BF16;
+    AMPI_U    over = AMPI_(u32)(0);
+    uint32_t  any;
+#define AMPI_ON(id, ...)                                                                  \
+    if (b->x.kind == AMP_KIND_##id && bf16) over = AMPI_(formula)(b, AMP_KIND_##id, 1);   \
+    else if (b->x.kind == AMP_KIND_##id) over = AMPI_(formula)(b, AMP_KIND_##id, 0);
     AMPI_OPTIMIZERS(AMPI_ON)
 #undef AMPI_ON
+    any = AMPI_(any)(over);
+    AMPI_(done)();
+    if (b->model && b->x.model_type == AMP_F16 && any >> 31)
+        ampi_count_overflows(b->x.f16_overflows, b->p, b->n);
 }
 
 /* Masters that are not fp32; master is constant where these are inlined. */
