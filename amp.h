@@ -3410,9 +3410,10 @@ AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
         ampi_count_overflows(b->x.f16_overflows, b->p, b->n);
 }
 
-/* Masters that are not fp32; master is constant where these are inlined. */
-AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master) {
-    const ampi_step_block b = *block;
+/* Masters that are not fp32 */
+AMPI_LOOP void AMPI_(get_masters)(const ampi_step_block *block) {
+    const ampi_step_block b      = *block;
+    const int             master = (int)b.x.master.format;
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_U model = AMPI_(get16)(b.x.model, i);
@@ -3426,8 +3427,9 @@ AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master) 
     }
     AMPI_(done)();
 }
-AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master) {
-    const ampi_step_block b = *block;
+AMPI_LOOP void AMPI_(put_masters)(const ampi_step_block *block) {
+    const ampi_step_block b      = *block;
+    const int             master = (int)b.x.master.format;
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         AMPI_U r = AMPI_(u32)(0), low;
@@ -3436,13 +3438,6 @@ AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master) 
         if (master != AMP_FORMAT_SR) AMPI_(put16)(b.x.master.data, i, low);
     }
     AMPI_(done)();
-}
-AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
-    const int sr = b->x.master.format == AMP_FORMAT_SR;
-    if (put && sr) AMPI_(put_masters)(b, AMP_FORMAT_SR);
-    else if (put) AMPI_(put_masters)(b, AMP_FORMAT_SPLIT);
-    else if (sr) AMPI_(get_masters)(b, AMP_FORMAT_SR);
-    else AMPI_(get_masters)(b, AMP_FORMAT_SPLIT);
 }
 
 /* Moments of 8 bits, with a vector of scales at a time. Only plain C gets a shorter group, so
@@ -3546,17 +3541,11 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     AMPI_(done)();
 }
 
-/* Decodes the other formats of a block for the formula, or encodes them again. */
-AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
-    if (!put) AMPI_(draw)(b, drawn);
-    if (ampi_is_encoded(&b->x.master)) AMPI_(masters)(b, put);
-    if (b->x.moment[0].scale) AMPI_(moments_8bit)(b, put);
-}
-
+/* Decodes what the formula cannot read, and encodes it again. */
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     const size_t    last  = AMPI_(last)(i, end);
     const int       apart = ampi_is_encoded(&x->master), coded = ampi_is_encoded(&x->moment[0]);
-    const int       codes = coded && x->moment[0].scale;
+    const int       codes = x->moment[0].scale != NULL;
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
     uint16_t        drawn[3 * AMPI_DRAWN];
     ampi_step_block b;
@@ -3570,9 +3559,12 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
         b.m     = codes ? room[1] : b.x.moment[0].data;
         b.v     = codes ? room[2] : b.x.moment[1].data;
         b.model = apart ? NULL : b.x.model;
-        AMPI_(recode)(&b, drawn, 0);
+        AMPI_(draw)(&b, drawn);
+        if (apart) AMPI_(get_masters)(&b);
+        if (codes) AMPI_(moments_8bit)(&b, 0);
         AMPI_(formula_on)(&b);
-        AMPI_(recode)(&b, drawn, 1);
+        if (apart) AMPI_(put_masters)(&b);
+        if (codes) AMPI_(moments_8bit)(&b, 1);
     }
     if (i < end) ampi_step_from(x, i, end);
 }
