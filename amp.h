@@ -3335,12 +3335,10 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
 /* Casts align what they write, unless there is little; large ones write around the cache. */
 AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
                                 size_t end, uint32_t *over) {
-    const int    wide   = to == AMP_F32;
+    const size_t size   = to == AMP_F32 ? 4 : 2;
     const size_t most   = AMPI_W > 1 ? end - i : 0; /* for vectors */
-    const int    large  = most >= AMPI_STREAM && dst != src;
-    const int    around = large && ((uintptr_t)dst & (wide ? 3 : 1)) == 0;
-    const void  *first  = ampi_at(dst, to, i);
-    const size_t head   = i + (most < 4096 ? 0 : ampi_head(first, wide ? 4 : 2, most));
+    const int    around = most >= AMPI_STREAM && dst != src && (uintptr_t)dst % size == 0;
+    const size_t head   = i + (most < 4096 ? 0 : ampi_head(ampi_at(dst, to, i), size, most));
     if (i < head) ampi_cast_from(dst, to, src, from, i, head, over);
     if (to == AMP_F32 && from == AMP_F16)
         i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_F16, head, end, around, NULL);
@@ -7225,16 +7223,12 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
     return AMP_OK;
 }
 
-AMPI_COLD_END
-
 /* ----------------------------------------------------------------- >>impl sparse
    The sum of a row: its entries are added 64 at a time, in order, then these sums in order. The
    sums, rows ascending, are checked and counted like the elements of a tensor. (torch's
    SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step) here.)
    Launches on CUDA: 4, 1 for every 8 bits of the largest number of rows in a tensor, and 1 if a
    max_rows is above 8192. */
-
-AMPI_COLD_BEGIN
 
 /* Is what a tensor says of its rows consistent? */
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
@@ -7384,40 +7378,30 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
         AMPI_IEEE(ampi_step_chunk(plan, slot, s->unique[row] * n, (size_t)row * n, n));
 }
 
-AMPI_STRICT_END
-
 /* ---------------------------------------------------------------- >>impl report
    A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report). Here they
    are read, saved and evaluated. A state without a report begins a new history. */
-
-AMPI_STRICT_BEGIN
 
 /* Counts of a chunk. Exponents are counted in four tables, because a count must have been stored
    before it is read again. */
 typedef struct ampi_sample {
     uint32_t count[AMPI_COUNTS], table[4][256];
-    size_t   zeros;
 } ampi_sample;
 
 static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
-    size_t i, k;
-    ampi_loops_now()->scan(x, AMP_F32, 0, n, NULL, &s->zeros);
-    for (i = 0; i + 4 <= n; i += 4) {
-        AMPI_UNROLL for (k = 0; k < 4; k++) s->table[k][x[i + k] >> 23 & 255u]++;
+    size_t i;
+    for (i = 0; i < n; i++) { /* zeros, which have no bin, with inf and NaN */
+        const uint32_t a = x[i] & 0x7fffffffu;
+        s->table[i % 4][a ? a >> 23 : 255u]++;
     }
-    for (; i < n; i++) s->table[0][x[i] >> 23 & 255u]++;
 }
 
-/* Adds a chunk's counts to the histogram, bins from first on; zeros, inf and NaN have none.
-   subnormal: the largest exponent that is subnormal in fp16. */
-static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int subnormal) {
+/* Adds a chunk's counts to the histogram, bins from first on; zeros, inf and NaN have none. */
+static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first) {
     int k;
-    for (k = 0; k < 255; k++) {
-        const uint32_t n = s->table[0][k] + s->table[1][k] + s->table[2][k] + s->table[3][k];
-        s->count[first + (int)ampi_bin((uint32_t)k << 23)] += n;
-        if (k > 0 && k <= subnormal) s->count[AMPI_F16_SMALL] += n;
-    }
-    s->count[first] -= (uint32_t)s->zeros;
+    for (k = 0; k < 255; k++)
+        s->count[first + (int)ampi_bin((uint32_t)k << 23)] +=
+            s->table[0][k] + s->table[1][k] + s->table[2][k] + s->table[3][k];
     for (k = 0; k < AMPI_COUNTS; k++) {
         if (!s->count[k]) continue;
         AMPI_OPENMP(omp atomic) /* a critical section would be a symbol of its own */
@@ -7443,8 +7427,7 @@ static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
     count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
 }
 
-/* Samples a chunk of a gradient. For fp16, exponents alone say what casts would do: no number is
-   less than the least subnormal one. */
+/* Samples a chunk of a gradient. */
 static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
                                             amp_dtype type, size_t n) {
     uint32_t    bits[AMPI_PIECE];
@@ -7455,9 +7438,9 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const voi
         piece = ampi_min(n - i, AMPI_PIECE);
         ampi_cast(bits, AMP_F32, ampi_at(x, type, i), type, piece);
         ampi_count_exponents(&s, bits, piece);
-        if (type != AMP_F16) ampi_count_casts(s.count, bits, piece);
+        ampi_count_casts(s.count, bits, piece);
     }
-    ampi_end_sample(histogram, &s, AMPI_GRADS, type == AMP_F16 ? AMPI_F16_NORMAL_FROM >> 23 : 0);
+    ampi_end_sample(histogram, &s, AMPI_GRADS);
 }
 
 /* Updates a chunk in a sampled step, and samples its weights: if they have a 16-bit copy, does
@@ -7494,7 +7477,7 @@ static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_s
     s.count[AMPI_UPDATES] = updates;
     s.count[AMPI_LOST]    = lost;
     s.count[AMPI_ROUNDED] = rounded;
-    ampi_end_sample(histogram, &s, AMPI_WEIGHTS, 0);
+    ampi_end_sample(histogram, &s, AMPI_WEIGHTS);
 }
 
 AMPI_STRICT_END
@@ -7592,15 +7575,13 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* Is there a report? For tensors and history: has it been read? */
+/* Has a prepared optimizer a report? For tensors and history: has it been read? */
 static amp_result ampi_report_ready(const amp_optimizer *opt, int of_moment) {
-    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     AMPI_REFUSE(!opt->plan->record, UNSUPPORTED,
                 "set amp_optimizer_desc.report, and there will be one");
-    if (!of_moment || opt->plan->host_report->current) return AMP_OK;
-    return ampi_refuse(AMP_ERROR_BAD_STATE,
-                       "call amp_optimizer_report first, and again after a load: this is of its "
-                       "moment");
+    AMPI_REFUSE(of_moment && !opt->plan->host_report->current, BAD_STATE,
+                "call amp_optimizer_report first, and again after a load: this is of its moment");
+    return AMP_OK;
 }
 
 static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
@@ -7923,20 +7904,13 @@ static int ampi_autocast_active(const amp_autocast *ac) {
 /* Does name match a pattern? A * that does not fit is tried again one character later. */
 static int ampi_matches(const char *pattern, const char *name) {
     const char *star = NULL, *from = name;
-    for (;;) {
-        if (*pattern == '*') {
-            star = ++pattern;
-            from = name;
-        } else if (*pattern == *name) {
-            if (!*name++) return 1;
-            pattern++;
-        } else if (star && *from) {
-            pattern = star;
-            name    = ++from;
-        } else {
-            return 0;
-        }
+    while (*name) {
+        if (*pattern == '*') star = ++pattern, from = name;
+        else if (*pattern == *name) pattern++, name++;
+        else if (star) pattern = star, name = ++from;
+        else return 0;
     }
+    return !pattern[strspn(pattern, "*")];
 }
 
 /* The rule for op in the innermost scope, and its low. Layers' overrides win over ops'. */
@@ -8206,14 +8180,11 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_des
     if (desc) d = *desc;
     amp_cpu_backend(&b);
     if (d.backend) b = *d.backend;
-    size   = d.num_bytes ? d.num_bytes / 256 * 256 + 256 : 0;
-    result = ampi_session_ok(session, &d, &b);
-    if (result == AMP_OK)
-        AMPI_IEEE(result = ampi_session_settings(&d, b.functions == &ampi_cpu_functions, &scaler,
-                                                 &ac));
-    if (result == AMP_OK)
-        result = ampi_captured(ampi_block_alloc(&b, &d.allocator, size + room, &block, &memory));
+    size = d.num_bytes ? d.num_bytes / 256 * 256 + 256 : 0;
+    AMPI_TRY(ampi_session_ok(session, &d, &b));
+    AMPI_IEEE(result = ampi_session_settings(&d, b.functions == &ampi_cpu_functions, &scaler, &ac));
     AMPI_TRY(result);
+    AMPI_TRY(ampi_captured(ampi_block_alloc(&b, &d.allocator, size + room, &block, &memory)));
     memset(session, 0, sizeof *session);
     session->backend   = b;
     session->allocator = d.allocator;
