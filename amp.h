@@ -2614,55 +2614,42 @@ AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(am
 #include <io.h> /* _commit, _fileno */
 #endif
 #endif
-/* The SIMD tiers that this compiler can build. */
+/* The SIMD tiers that this compiler can build: AVX2 and AVX-512; AVX512_BF16, if the assembler
+   knows it; AMX-BF16, whose registers Linux grants on request; NEON. AMPI_TILES_MODEL, a file of
+   the tests, has a model in C of all but AVX2. */
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__) && !defined(AMP_NO_VECTORS)
-#define AMPI_VECTORS 1
-#else
-#define AMPI_VECTORS 0
+#ifdef __x86_64__
+#define AMPI_X86
+#define AMPI_512
+#elif defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)
+#define AMPI_NEON
 #endif
-#if AMPI_VECTORS && defined(__x86_64__)
-#define AMPI_X86 1
-#else
-#define AMPI_X86 0
 #endif
-#if defined(AMPI_TILES_MODEL) /* a file of the tests: instructions in C */
-#define AMPI_NEON 1
-#elif AMPI_VECTORS && defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)
-#define AMPI_NEON 1
+#ifdef AMPI_TILES_MODEL
+#define AMPI_NEON
+#define AMPI_512
+#define AMPI_PAIRS
+#define AMPI_AMX
+#elif defined(AMPI_NEON)
 #include <arm_neon.h>
 #ifdef __linux__
 #include <sys/auxv.h> /* getauxval */
 #endif
-#else
-#define AMPI_NEON 0
+#elif defined(AMPI_X86) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define AMPI_PAIRS
+#if defined(__linux__) && defined(__LP64__)
+#define AMPI_AMX
+#endif
 #endif
 /* The name by which the file includes itself for each tier. __FILE__ would be relative to where
    the compiler runs. */
 #ifndef AMP_FILE
 #define AMP_FILE "amp.h"
 #endif
-#if (AMPI_X86 || AMPI_NEON) && defined(__has_include)
+#if (defined(AMPI_X86) || defined(AMPI_NEON)) && defined(__has_include)
 #if !__has_include(AMP_FILE)
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
-#endif
-/* AVX-512; AVX512_BF16, if the assembler knows it; AMX-BF16, whose registers Linux grants on
-   request. AMPI_TILES_MODEL has a model of all of them. */
-#if AMPI_X86 || defined(AMPI_TILES_MODEL)
-#define AMPI_512 1
-#else
-#define AMPI_512 0
-#endif
-#if AMPI_512 && (defined(AMPI_TILES_MODEL) || (defined(__clang__) && __clang_major__ >= 12) ||     \
-                 (!defined(__clang__) && __GNUC__ >= 11))
-#define AMPI_PAIRS 1
-#else
-#define AMPI_PAIRS 0
-#endif
-#if defined(AMPI_TILES_MODEL) || (AMPI_PAIRS && defined(__linux__) && defined(__LP64__))
-#define AMPI_AMX 1
-#else
-#define AMPI_AMX 0
 #endif
 #if defined(_MSC_VER) && defined(_M_X64)
 #include <xmmintrin.h> /* _mm_getcsr, _mm_setcsr */
@@ -3170,7 +3157,7 @@ AMPI_FN void     ampi_put_words(void *base, uint32_t u) {
 }
 AMPI_FN uint32_t ampi_count(uint32_t u) { return u; }
 AMPI_HOST void   ampi_fence(void) { /* after writes around the cache */
-#if AMPI_X86
+#ifdef AMPI_X86
     __asm__ __volatile__("sfence" : : : "memory");
 #endif
 }
@@ -6553,7 +6540,7 @@ static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t
 
 /* Ask for a block of C before it is read, or where k is small: tiles would wait to be stored. */
 static void ampi_prefetch_c(const ampi_task *w, size_t i, size_t j, size_t rows, size_t cols) {
-#if AMPI_X86
+#ifdef AMPI_X86
     for (; rows--; i++) {
         const char *c = (const char *)ampi_at(w->c, w->g->c_type, i * w->g->ldc + j);
         __asm__ __volatile__("prefetchw {(%0)|[%0]}" : : "r"(c));
@@ -9454,7 +9441,7 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 static const ampi_loops ampi_loops_c = {
     ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
 
-#if AMPI_X86
+#ifdef AMPI_X86
 
 /* Registers A to D after cpuid. Leaf AMPI_XGETBV is xgetbv: A is what the system saves. */
 typedef void (*ampi_cpuid_fn)(uint32_t leaf, uint32_t sub, uint32_t *r);
@@ -9505,7 +9492,7 @@ static uint32_t ampi_cpu_features(void) { return ampi_features_of(ampi_cpuid); }
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 
-#elif AMPI_NEON
+#elif defined(AMPI_NEON)
 #ifdef __APPLE__
 int sysctlbyname(const char *name, void *value, size_t *size, void *changed, size_t changed_size);
 #endif
@@ -9524,7 +9511,7 @@ static uint32_t ampi_cpu_features(void) {
 static uint32_t ampi_cpu_features(void) { return 0; }
 #endif /* AMPI_X86 */
 
-#if AMPI_512
+#ifdef AMPI_512
 
 /* Sixteen floats. */
 #define AMPI_TIER   _avx512
@@ -9541,7 +9528,7 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 #define AMPI_PASS   AMPI_PASS_LOOPS
 #include AMP_FILE
 
-#if AMPI_PAIRS
+#ifdef AMPI_PAIRS
 
 /* AVX512_BF16: products of bf16, 12 x 32, by the kernel of AVX-512 on words that are pairs. */
 
@@ -9849,7 +9836,7 @@ static const ampi_loops ampi_loops_pairs = {
 
 #endif /* AMPI_512 */
 
-#if AMPI_NEON
+#ifdef AMPI_NEON
 
 /* Four floats, always there. */
 #define AMPI_TIER   _neon
@@ -9982,7 +9969,7 @@ static const ampi_engine ampi_engine_mmla = {
 
 #endif /* AMPI_NEON */
 
-#if AMPI_AMX
+#ifdef AMPI_AMX
 
 /* AMX: products of 16-bit types, 32 x 32, in four of eight tile registers. Instructions are text,
    so that they need no header and no target attribute. All else is as in "avx512". */
@@ -10107,20 +10094,20 @@ static const ampi_engine ampi_engine_tiles = {
    registers. The first product by tiles asks whether this process may use them: the answer is the
    next row, or a tier without tiles. */
 static const ampi_tier ampi_tiers[] = {
-#if AMPI_AMX
+#ifdef AMPI_AMX
     {"amx", 8, 0, 1, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
     {"amx", 8, 0, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
 #endif
-#if AMPI_PAIRS /* on Intel's processors slower than FMA: there only by name */
+#ifdef AMPI_PAIRS /* on Intel's processors slower than FMA: there only by name */
     {"avx512_bf16", 4, 16, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_pairs_avx512},
 #endif
-#if AMPI_512
+#ifdef AMPI_512
     {"avx512", 2, 0, 0, &ampi_loops_avx512, &ampi_engine_avx512, NULL},
 #endif
-#if AMPI_X86
+#ifdef AMPI_X86
     {"avx2", 1, 0, 0, &ampi_loops_avx2, &ampi_engine_avx2, NULL},
 #endif
-#if AMPI_NEON
+#ifdef AMPI_NEON
     {"neon_bf16", 64, 0, 0, &ampi_loops_neon, &ampi_engine_neon, &ampi_engine_mmla},
     {"neon", 32, 0, 0, &ampi_loops_neon, &ampi_engine_neon, NULL},
 #endif
@@ -10185,7 +10172,7 @@ static const ampi_engine *ampi_engine_pairs(int whole, size_t m, size_t n, size_
     const ampi_tier *tier = ampi_tier_now();
     const size_t     least = tier->pairs ? tier->pairs->least : 0;
     if (least && (m == 1 || n == 1 || !ampi_work_above(m, n, k, least - 1))) return NULL;
-#if AMPI_AMX
+#ifdef AMPI_AMX
     if (tier->asks)
         tier = ampi_tier_settle(tier, ampi_tiles_ask() ? tier + 1
                                                        : ampi_tier_find("avx512"));

@@ -34,7 +34,7 @@ void white_tell_number(const double *number) { ampi_refuse(AMP_ERROR_READ, "%g",
 
 uint32_t white_features(void) { return processor_features(ampi_cpu_features()); }
 uint32_t white_features_of(white_cpuid cpuid) {
-#if AMPI_X86
+#ifdef AMPI_X86
     return ampi_features_of(cpuid);
 #else
     (void)cpuid;
