@@ -2724,12 +2724,11 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     return (unsigned)result <= (unsigned)AMP_ERROR_CUBLAS ? ampi_texts[result] : "unknown result";
 }
 
-#define AMPI_TEXT(x)  #x
-#define AMPI_VALUE(x) AMPI_TEXT(x)
+#define AMPI_DOTS(a, b, c) #a "." #b "." #c
+#define AMPI_TEXT(a, b, c) AMPI_DOTS(a, b, c)
 
 AMP_DEF const char *amp_version(void) {
-    return AMPI_VALUE(AMP_VERSION_MAJOR) "." AMPI_VALUE(AMP_VERSION_MINOR) "." AMPI_VALUE(
-        AMP_VERSION_PATCH);
+    return AMPI_TEXT(AMP_VERSION_MAJOR, AMP_VERSION_MINOR, AMP_VERSION_PATCH);
 }
 
 /* -------------------------------------------------- >>impl floating-point environment */
@@ -3069,10 +3068,9 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
 
 /* Elements before the first that begins a cache line; 0 if none does. Vectors that straddle lines
    are slow, and writes around the cache must be aligned. */
-AMPI_FN size_t ampi_head(const void *p, size_t size, size_t n) {
+static size_t ampi_head(const void *p, size_t size, size_t n) {
     const size_t head = (size_t)((64 - (uintptr_t)p % 64) % 64);
-    if (head % size != 0) return 0;
-    return head / size < n ? head / size : n;
+    return head % size == 0 ? ampi_min(head / size, n) : 0;
 }
 
 static uint32_t *ampi_align(void *p) {
@@ -3351,11 +3349,12 @@ AMPI_IN void AMPI_(put_moment)(void *base, size_t i, AMPI_V x, const int bf16,
 }
 
 /* The step. kind and bf16 are constant where this is inlined. */
-AMPI_IN AMPI_U AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int bf16) {
-    const ampi_step_block b = *block; /* a copy, which no store changes */
+AMPI_IN AMPI_U AMPI_(formula)(const ampi_step_block *x, const amp_kind kind, const int bf16) {
+    const ampi_step_block b = *x; /* a copy, which no store changes */
 
     const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
-    const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || bf16 || b.m;
+    const int       has_m = AMPI_FIRST >> kind & 1 || bf16 || b.m;
+    const int       has_v = AMPI_SECOND >> kind & 1;
     const AMPI_V    f     = AMPI_(splat)(b.x.factor);
     AMPI_U          over  = AMPI_(u32)(0);
     size_t          i;
@@ -7219,21 +7218,20 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
 
 /* Is what a tensor says of its rows consistent? */
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t) {
-    const amp_rows *r      = t->rows;
-    const size_t    length = r->row_length ? r->row_length : 1;
-    const int       most   = ampi_optimizers[opt->desc.kind].always;
+    const amp_rows *r    = t->rows;
+    const int       most = ampi_optimizers[opt->desc.kind].always;
     AMPI_REFUSE(opt->desc.kind == AMP_KIND_OWN, UNSUPPORTED, "rows" AMPI_FUSED_ALONE);
     AMPI_REFUSE(ampi_num_moments(&opt->desc) > most, UNSUPPORTED,
                 "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW");
-    if (!r->row_length || t->n % length != 0)
+    if (!r->row_length || t->n % r->row_length != 0)
         return ampi_out("row_length", (double)r->row_length, "1 or more, and divide n");
     if (!r->max_rows) return ampi_out("max_rows", 0.0, "1 or more");
     if (!t->frozen && (!r->rows || !r->num_rows))
         return ampi_missing(r->rows ? "num_rows" : "rows");
-    AMPI_REFUSE(length > INT32_MAX || t->n / length > UINT32_MAX - 2 || r->max_rows > INT32_MAX ||
-                    r->max_rows > SIZE_MAX / 64 / length, TOO_LARGE,
-                "row_length is %g, with n %g and max_rows %g: too large", (double)length,
-                (double)t->n, (double)r->max_rows);
+    AMPI_REFUSE(r->row_length > INT32_MAX || t->n / r->row_length > UINT32_MAX - 2 ||
+                    r->max_rows > INT32_MAX || r->max_rows > SIZE_MAX / 64 / r->row_length,
+                TOO_LARGE, "row_length is %g, with n %g and max_rows %g: too large",
+                (double)r->row_length, (double)t->n, (double)r->max_rows);
     return AMP_OK;
 }
 
@@ -7567,7 +7565,8 @@ static amp_result ampi_report_ready(const amp_optimizer *opt, int of_moment) {
     AMPI_REFUSE(!opt->plan->record, UNSUPPORTED,
                 "set amp_optimizer_desc.report, and there will be one");
     AMPI_REFUSE(of_moment && !opt->plan->host_report->current, BAD_STATE,
-                "call amp_optimizer_report first, and again after a load: this is of its moment");
+                "call amp_optimizer_report first, and again after a load: this is of its "
+                "moment");
     return AMP_OK;
 }
 
@@ -7803,13 +7802,11 @@ AMPI_STATIC_ASSERT(ampi_ops_have_room,
                    (size_t)AMP_NUM_OPS <= sizeof ((amp_autocast *)0)->ops / sizeof(ampi_op_rule));
 
 static int ampi_find_op(const char *name, size_t length) {
-    size_t i;
-    for (i = 0; i < (size_t)AMP_NUM_OPS; i++)
-        if (ampi_named(name, length, ampi_ops[i].name)) return (int)i;
-    for (i = 0; i < sizeof ampi_aliases / sizeof ampi_aliases[0]; i++)
-        if (ampi_named(name, length, ampi_aliases[i]))
-            return ampi_find_op(ampi_aliases[i], strcspn(ampi_aliases[i], " "));
-    return -1;
+    int i;
+    for (i = 0; i < (int)AMP_NUM_OPS; i++)
+        if (ampi_named(name, length, ampi_ops[i].name)) return i;
+    i = ampi_find(name, length, ampi_aliases, sizeof ampi_aliases / sizeof ampi_aliases[0]);
+    return i < 0 ? -1 : ampi_find_op(ampi_aliases[i], strcspn(ampi_aliases[i], " "));
 }
 
 AMP_DEF amp_result amp_op_from_string(const char *name, amp_op *op) {
@@ -8169,7 +8166,8 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_session_des
     if (d.backend) b = *d.backend;
     size = d.num_bytes ? d.num_bytes / 256 * 256 + 256 : 0;
     AMPI_TRY(ampi_session_ok(session, &d, &b));
-    AMPI_IEEE(result = ampi_session_settings(&d, b.functions == &ampi_cpu_functions, &scaler, &ac));
+    AMPI_IEEE(result = ampi_session_settings(&d, b.functions == &ampi_cpu_functions, &scaler,
+                                             &ac));
     AMPI_TRY(result);
     AMPI_TRY(ampi_captured(ampi_block_alloc(&b, &d.allocator, size + room, &block, &memory)));
     memset(session, 0, sizeof *session);
@@ -8386,8 +8384,6 @@ AMP_DEF amp_result amp_session_check(const amp_session *session) {
     return AMP_OK;
 }
 
-AMPI_COLD_END
-
 /* -------------------------------------------------------------------- >>impl sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
 
@@ -8426,6 +8422,8 @@ static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_a
     g->a_type = g->b_type = type;
     return 1;
 }
+
+AMPI_COLD_END
 
 /* Does rounding to type pay, if the CPU has products of it? As measured: a matrix times a vector
    is read only once, and in tiles a product of fp16 is four. bf16: n at least 2, n k at least
