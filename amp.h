@@ -7373,12 +7373,14 @@ typedef struct ampi_sample {
     uint32_t count[AMPI_COUNTS], table[4][256];
 } ampi_sample;
 
-static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
-    size_t i;
-    for (i = 0; i < n; i++) { /* zeros, which have no bin, with inf and NaN */
-        const uint32_t a = x[i] & 0x7fffffffu;
-        s->table[i % 4][a ? a >> 23 : 255u]++;
-    }
+static void ampi_count_exponents(ampi_sample *s, uint32_t *x, size_t n) {
+    size_t i, k;
+    while (n % 4 != 0) x[n++] = 0; /* zeros are counted with inf and NaN: they have no bin */
+    for (i = 0; i < n; i += 4)
+        AMPI_UNROLL for (k = 0; k < 4; k++) {
+            const uint32_t a = x[i + k] & 0x7fffffffu;
+            s->table[k][a ? a >> 23 : 255u]++;
+        }
 }
 
 /* Adds a chunk's counts to the histogram, bins from first on; zeros, inf and NaN have none. */
