@@ -3516,6 +3516,7 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     if (x->master.format == AMP_FORMAT_SR) b->p_random = room + odd, rows++;
     if (coded && x->moment[0].data) b->m_random = room + rows++ * AMPI_DRAWN + odd;
     if (coded && x->moment[1].data) b->v_random = room + rows++ * AMPI_DRAWN + odd;
+    AMPI_HIDE(rows); /* one loop, not three */
     for (j = 0; rows && j < b->n + odd; j += 2 * AMPI_W, pair = pair + AMPI_(u32)(AMPI_W)) {
         AMPI_U r = AMPI_(random)(pair, x->key);
         AMPI_(put_words)(room + j, r);
