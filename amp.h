@@ -3353,7 +3353,7 @@ AMPI_IN AMPI_U AMPI_(formula)(const ampi_step_block *x, const amp_kind kind, con
     const ampi_step_block b = *x; /* a copy, which no store changes */
 
     const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
-    const int       has_m = AMPI_FIRST >> kind & 1 || bf16 || b.m;
+    const int       has_m = AMPI_FIRST >> kind & 1 || b.m;
     const int       has_v = AMPI_SECOND >> kind & 1;
     const AMPI_V    f     = AMPI_(splat)(b.x.factor);
     AMPI_U          over  = AMPI_(u32)(0);
@@ -3375,12 +3375,12 @@ AMPI_IN AMPI_U AMPI_(formula)(const ampi_step_block *x, const amp_kind kind, con
         if (has_m) AMPI_(put_moment)(b.m, i, m, bf16, b.m_random);
         if (has_v) AMPI_(put_moment)(b.v, i, v, bf16, b.v_random);
         if (b.model) AMPI_(put_as)(b.model, b.x.model_type, i, p);
-        over |= AMPI_OVER_F16(AMPI_(size)(AMPI_(bits)(p)));
+        if (AMPI_W > 1) over |= AMPI_OVER_F16(AMPI_(size)(AMPI_(bits)(p)));
     }
     return over;
 }
 AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
-    const int bf16 = b->m && b->x.moment[0].format == AMP_FORMAT_BF16;
+    const int bf16 = b->x.moment[0].format == AMP_FORMAT_BF16;
     AMPI_U    over = AMPI_(u32)(0);
     uint32_t  any;
 #define AMPI_ON(id, ...)                                                                  \
@@ -3390,7 +3390,7 @@ AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
 #undef AMPI_ON
     any = AMPI_(any)(over);
     AMPI_(done)();
-    if (b->model && b->x.model_type == AMP_F16 && any >> 31)
+    if (b->model && b->x.model_type == AMP_F16 && (AMPI_W == 1 || any >> 31))
         ampi_count_overflows(b->x.f16_overflows, b->p, b->n);
 }
 
