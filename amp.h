@@ -3375,7 +3375,8 @@ AMPI_IN AMPI_U AMPI_(formula)(const ampi_step_block *x, const amp_kind kind, con
         if (has_m) AMPI_(put_moment)(b.m, i, m, bf16, b.m_random);
         if (has_v) AMPI_(put_moment)(b.v, i, v, bf16, b.v_random);
         if (b.model) AMPI_(put_as)(b.model, b.x.model_type, i, p);
-        if (AMPI_W > 1) over |= AMPI_OVER_F16(AMPI_(size)(AMPI_(bits)(p)));
+        if (AMPI_W > 1 && b.model && b.x.model_type == AMP_F16)
+            over |= AMPI_OVER_F16(AMPI_(size)(AMPI_(bits)(p)));
     }
     return over;
 }
@@ -3786,6 +3787,8 @@ static amp_result ampi_scaler_ready(const amp_scaler *s) {
     return AMP_OK;
 }
 
+AMPI_COLD_END
+
 /* Checks src and, unless dst is NULL, writes it unscaled: as fp32, or in place. */
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
@@ -3819,6 +3822,8 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
     }
     ampi_scaler_record(s, bad);
 }
+
+AMPI_COLD_BEGIN
 
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
                                       amp_dtype src_type, size_t n) {
