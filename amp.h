@@ -5072,8 +5072,6 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
-AMPI_COLD_BEGIN
-
 /* Decodes elements of a moment. */
 static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
                                              size_t n) {
@@ -5122,6 +5120,8 @@ static AMPI_NOINLINE int ampi_encode_moment(const ampi_stored *m, int second, co
     }
     return 1;
 }
+
+AMPI_COLD_BEGIN
 
 /* Does one job of a step, on all tensors. */
 static amp_result ampi_run_job(const amp_optimizer *opt, ampi_job job) {
