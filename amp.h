@@ -1974,9 +1974,9 @@ typedef struct ampi_slot {
     uint32_t   moments_missing; /* steps were taken before, and their moments were not set */
 } ampi_slot;
 
-/* Optimizers: suffix of AMP_KIND_, formula (>>core formulas), number of moments, the same if
-   momentum is 0, default beta2. AMPI_FIRST are the kinds that always have a first moment,
-   AMPI_SECOND those with a second one, whose moments are corrected for their bias. */
+/* Optimizers: suffix of AMP_KIND_, formula (>>core formulas), how many moments, how many without
+   desc.momentum, default beta2. None has a second moment without a first. AMPI_FIRST: kinds that
+   always have a first, AMPI_SECOND: that have a second; theirs are corrected for their bias. */
 #define AMPI_OPTIMIZERS(X)      \
     X(ADAMW, adamw, 2, 2, 0.999) \
     X(SGD, sgd, 1, 0, 0.999)     \
@@ -2489,15 +2489,15 @@ AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U u, AMPI_U random) {
 /* 2^16 model + low = u + 2^15
    A master's bits u, from those of its model, which is rounded to nearest, ties away from zero,
    and those beside it (SR has none); and back. A NaN whose sum would be 0 is made smaller. */
-AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master) {
-    if (master == AMP_FORMAT_SR) return AMPI_(from_bits)(model << 16);
+AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int format) {
+    if (format == AMP_FORMAT_SR) return AMPI_(from_bits)(model << 16);
     return AMPI_(from_bits)((model << 16 | low) - 0x8000u);
 }
-AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master) {
+AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int format) {
     const AMPI_U u    = AMPI_(bits)(p);
     const AMPI_U size = AMPI_(least)(AMPI_(size)(u), AMPI_(u32)(0x7fff7fffu));
     *low = (size | (u & 0x80000000u)) + 0x8000u;
-    return master == AMP_FORMAT_SR ? AMPI_(stochastic)(u, random) : *low >> 16;
+    return format == AMP_FORMAT_SR ? AMPI_(stochastic)(u, random) : *low >> 16;
 }
 
 /* x = lowbias32(pair 0x9e3779b9 + a; b),   key = 2^32 b + a
@@ -6343,7 +6343,7 @@ typedef struct ampi_engine {
     size_t least;                          /* m n k from which, m and n at least 2; or 0: all */
     void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. Where
-       jump is not 0, a row is cut into pieces of ld, that far apart; the last is filled with 0. */
+       jump is not 0, a row is cut into pieces of ld, jump apart; the rest of the last is 0. */
     void (*convert)(float *dst, size_t ld, size_t jump, const ampi_operand *x, size_t step,
                     size_t rows, size_t n);
     /* The same transposed: dst[i * ld + r]; more than n elements may be there. */
@@ -6369,7 +6369,7 @@ typedef struct ampi_engine {
 #else
 #define AMPI_IS(member, value) .member = value
 #endif
-/* Members of an engine: of kernels with three steps of rows and two vectors; and of a tier. */
+/* Members of an engine: three steps of R rows by two vectors of W; m n k from which; functions. */
 #define AMPI_BLOCKS(R, W, in_pairs, from)                                                      \
     AMPI_IS(rows, 3 * (R)), AMPI_IS(cols, 2 * (W)), AMPI_IS(row_step, R),                      \
     AMPI_IS(col_step, W), AMPI_IS(depth, 32), AMPI_IS(at_once, 32), AMPI_IS(pairs, in_pairs),     \
@@ -8605,7 +8605,7 @@ AMP_DEF void amp_cblas_sgemm(AMPI_CBLAS_ARGS(unsigned, unsigned)) {
 #endif
 
 /* ------------------------------------------------------------------ >>impl tiers
-   The arrays' functions once per instruction set, and products. */
+   Plain C's numbers for products; then arrays and products once per instruction set. */
 
 AMPI_STRICT_BEGIN
 
@@ -8745,7 +8745,7 @@ AMPI_IN AMPI_V AMPI_(get_counted)(const void *x, const amp_dtype type, const amp
 AMPI_IN void AMPI_(convert_as)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
                                size_t jump, const ampi_operand *x, size_t step, size_t rows,
                                size_t n) {
-    enum { AMPI_SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* ld is a multiple */
+    enum { AMPI_SOME = AMPI_W < 16 ? 2 * AMPI_W : AMPI_W }; /* divides ld: 16, or a block's cols */
     size_t r, i, q, p;
     for (r = 0; r < rows; r++) {
         float *to = dst + r * ld;
@@ -9001,8 +9001,9 @@ AMPI_HOST void ampi_put_first_x4(void *base, amp_dtype type, size_t n, ampi_f32x
 #if defined(AMPI_PASS) && AMPI_PASS & (AMPI_PASS_PLAIN | AMPI_PASS_LOOPS | AMPI_PASS_KERNELS)
 
 #ifndef AMPI_SUMS /* BFMMLA has its own */
-/* One k of R rows of C vectors, of the last of which n columns are there: constants where it is
-   inlined, so that sums stay in registers. Rows are at p, or in pairs at a. */
+/* Adds one k to the sums of R rows of C vectors; n columns of the last vector are there. R, C and
+   whole are constant where it is inlined, so that sums stay in registers. Row r is at p[16 r] if
+   packed; else rows 2 i and 2 i + 1 are at a[i], rs apart. */
 AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t **a, size_t rs,
                              const uint32_t *b, size_t n, const size_t R, const size_t C,
                              const int whole) {
@@ -9016,7 +9017,7 @@ AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *p, const uint32_t *
         AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
     }
 }
-/* Row r of so many, in pairs; after the end, the last pair again. */
+/* Row r of so many, in pairs; rows beyond the last are the last pair again. */
 AMPI_IN size_t AMPI_(row_there)(size_t r, size_t rows) {
     return rows > 1 ? ampi_min(r & ~(size_t)1, rows - 2) + r % 2 : 0;
 }
@@ -9026,7 +9027,7 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
     const size_t    rows = whole ? R : x->rows, odd = whole || AMPI_W < 16 ? 0 : x->odd;
     const size_t    rs = whole ? (size_t)AMPI_DEEP : rows > 1 ? x->rs : 0;
     const size_t    last = whole ? AMPI_W : x->cols - (C - 1) * AMPI_W;
-    size_t          cs = whole ? 1 : x->cs * (1 - 2 * odd); /* odd: -1, 3, -1 ... of them */
+    size_t          cs = whole ? 1 : x->cs * (1 - 2 * odd); /* odd k come first: -1, 3, -1 */
     size_t          ldb = whole ? 2 * AMPI_W : x->ldb * (1 - 2 * odd);
     const size_t    next_cs = odd * (cs ^ 3 * x->cs), next_ldb = odd * (ldb ^ 3 * x->ldb);
     AMPI_V          s[3 * AMPI_ROW_STEP][2];

@@ -17,8 +17,8 @@ storages='fp32 4100 54, fp32+bf16 2300 77, fp32+8bit 2122 105, split 3300 62, sp
     split+8bit 1322 105, sr 3200 65, sr+bf16 1400 82, sr+8bit 1222 105'
 # RELEASE ARCHITECTURE KERNEL BYTES: spills that are known, for their price see tests/README.md. All that spills
 # beside them fails, and what spills other bytes.
-known='13.5 sm_100 coded_kernelILi1 228
-13.5 sm_120 coded_kernelILi1 228'
+known='13.5 sm_100 encoded_kernelILi1 228
+13.5 sm_120 encoded_kernelILi1 228'
 have "$NVCC" || { skip "$NVCC" 'not found'; finish; }
 flags="-std=c++14 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra"
 
@@ -69,8 +69,8 @@ compile() {
             sub(/^update.*ILi3/, "lion", name)
             if (name ~ /^around/) sub(/ELb1/, " own", name)
             sub(/ELb0/, "", name); sub(/ELb1/, " rows", name)
-            sub(/^coded.*ILi1/, "adamw coded", name); sub(/^coded.*ILi2/, "sgd coded", name)
-            sub(/^coded.*ILi3/, "lion coded", name)
+            sub(/^encoded.*ILi1/, "adamw encoded", name); sub(/^encoded.*ILi2/, "sgd encoded", name)
+            sub(/^encoded.*ILi3/, "lion encoded", name)
             sub(/^around.*ILi2/, "unscale", name); sub(/^around.*ILi3/, "model", name)
             if (!(name in known)) order[++kernels] = name
             known[name]

@@ -28,8 +28,8 @@ build() { # build COMPILER FLAGS...
 calls_nothing() { # the loops of the last build, not edges: a function of the core that is not inlined shows
     objdump -d "$out/bits" > "$out/code" && grep -q '^[0-9a-f]* <main>:' "$out/code" || return
     ! awk '/^[0-9a-f]+ </ {name = $2}
-        /call.*<ampi_/ && name ~ /ampi_(kernel|adamw|sgd|masters|moments|unscale_from|pack|lay[_>.]|turn[_>.])/ &&
-            name !~ /_(ok|edge)>/ && $NF !~ /<ampi_(pack|turned_edge|put_few|round)/ {
+        /call.*<ampi_/ && name ~ /ampi_(kernel|formula_on|get_masters|put_masters|moments_8bit|unscale_from|pack|convert|transpose_rows)/ &&
+            name !~ /_(ok|edge)>/ && $NF !~ /<ampi_(pack|put_few|round)/ {
             print name, $NF}' "$out/code" | grep .
 }
 
