@@ -1,4 +1,4 @@
-/* amp.h - v0.9.0 (in development) - automatic mixed precision for training loops in C and CUDA
+/* amp.h - v1.0.0 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
    The shortest program that trains faster: a layer that multiplies in bf16; all arrays are fp32.
@@ -216,16 +216,16 @@
    wait for it before the step, and forward for the backend's before it reads model copies
    (cudaStreamWaitEvent). With several GPUs the stream's device must be current.
 
-   >>promises  Every 1.x keeps all names of part 1 that begin with amp_ or AMP_, and what they
-   mean; the rules of the presets; the bits of steps. Every 1.x reads what an earlier one saved:
-   state files (format 1), the bytes of amp_scaler and amp_gate. Not promised: CUDA's names
+   >>promises  1.0.0 is the first release. Every 1.x keeps all names of part 1 that begin with amp_
+   or AMP_, and what they mean; the rules of the presets; the bits of steps. Every 1.x reads what
+   an earlier one saved: state files (format 1), amp_scaler, amp_gate. Not promised: CUDA's names
    (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*, amp_stream, amp_optimizer_step_graph), until GPUs have
    run them; private members; texts; the bits of products from version to version. A 1.x may add
    functions, values at the end of enums, members at the end of other structs (0 is as before),
    sums and maxima for reduce_fn: compile all units with one header. Only 2.0 may break this. */
 
-#define AMP_VERSION_MAJOR 0
-#define AMP_VERSION_MINOR 9
+#define AMP_VERSION_MAJOR 1
+#define AMP_VERSION_MINOR 0
 #define AMP_VERSION_PATCH 0
 
 #ifndef AMP_H_INCLUDED
