@@ -104,7 +104,7 @@
    Two optimizers, such as Muon and AdamW, can share check, norm and skip (examples/muon.c). Yours
    steps the tensors with amp_tensor.own, after begin_step. end_step steps the others by
    desc.kind; amp_optimizer_set_lr comes before (else AMP_ERROR_BAD_STATE). Leave their gradients
-   unchanged until end_step returns. own needs storage in fp32, and excludes rows.
+   unchanged until end_step returns. A tensor with own is stored in fp32, and has no rows.
 
    >>numbers  fp16 has 5 bits of exponent and 10 of fraction: largest 65504, least 6.0e-8. bf16
    has 8 and 7: largest 3.4e38, as in fp32, least 9.2e-41. Conversions round to nearest, ties to
@@ -416,7 +416,7 @@ typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                     
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
-/* Where work runs: of amp_cpu_backend or amp_cuda_backend. Init and start copy it. */
+/* Where work runs: of amp_cpu_ or amp_cuda_backend. Set workspace before init and start copy it. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
@@ -474,7 +474,7 @@ typedef struct amp_optimizer_desc {
     float  weight_decay;              /* 0: none                                                 */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
-    int    unscale_in_place;          /* nonzero: of fp32 gradients that backward overwrites     */
+    int    unscale_in_place;          /* nonzero: set it only if backward overwrites (fp32) grads */
     amp_result  (*reduce_fn)(void *user, double *sums, size_t num_sums, uint32_t *maxima,
                              size_t num_maxima); /* ranks decide together: >>api ranks           */
     void         *reduce_user;
@@ -924,7 +924,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    master of F32, changes its moments. Where masters are not fp32, prepare copies weight, then
    fills it with NaN. Nothing uses it after that: amp_optimizer_master is NULL, forward reads
    amp_optimizer_model.
-   A file loads if its formats are the same; SPLIT and F32 load all masters (AMP_ERROR_MISMATCH).
+   A file loads if its formats are the same; SPLIT and F32 load all masters. Else _MISMATCH.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list. AMP_ERROR_UNSUPPORTED: SPLIT or
    SR without a model of bf16; AMP_KIND_OWN, except with fp32; moments of 8 bits with a row_length
    that is no multiple of 32. */
@@ -1270,7 +1270,7 @@ struct amp_optimizer {
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
 /* From here on cblas_sgemm is amp_gemm on the CPU (>>api autocast). What amp_gemm refuses goes to
-   the original, (cblas_sgemm)(...). Another thread computes in fp32: its scopes are its own.
+   the original, (cblas_sgemm)(...). Another thread is in fp32 until it calls amp_autocast_use.
    The macro rewrites declarations, too: a host's own one behind this line declares amp_cblas_sgemm,
    and its calls come here. In C it must have enums or unsigned for order and transpositions, else
    stand in front; in C++, where it is a template, this holds in AMP_IMPLEMENTATION's file. */
@@ -2532,8 +2532,8 @@ AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
     return AMPI_(from_bits)((e << 23 & ~nan) | (nan & 0x7fc00000u));
 }
 
-/* code = floor((bits(y + least) + 2^3 random) / 2^19),   y = |x| / 2^e
-   x = 2^e (float(2^19 code + bits(least)) - least)
+/* code = floor((bits(y + least) + 2^3 random) / 2^19),   y = down |x|
+   x = up (float(2^19 code + bits(least)) - least)
    A float of 4 fraction bits, evenly spaced below least, whose own code is 0. Moments (least 2^-7)
    have 7 bits, and a sign in the eighth; second ones (2^-15) have 8, and at least 1: m over the
    root of a v that was rounded to 0 would blow up the update. Only the lower 8 bits count. */
@@ -4006,7 +4006,7 @@ static amp_result ampi_storage_ok(const amp_storage *s) {
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     amp_scaler scaler;
     AMPI_TRY(ampi_type_known("amp_optimizer_desc.dtype", d->dtype));
-    if ((unsigned)d->kind > (unsigned)AMP_KIND_LION)
+    if ((size_t)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
         return ampi_unknown("amp_optimizer_desc.kind", (int)d->kind);
     AMPI_TRY(ampi_desc_numbers_ok(d));
     AMPI_REFUSE(!ampi_allocator_ok(&d->allocator), INVALID_ARGUMENT,
@@ -4597,8 +4597,8 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)(plan + 1);
     plan->num_slots   = n;
-    plan->ranges      = (ampi_range *)(void *)(plan->host_slots + n);
-    plan->host_sparse = (ampi_sparse *)(void *)(plan->ranges + 3 * n);
+    plan->host_sparse = (ampi_sparse *)(void *)(plan->host_slots + n);
+    plan->ranges      = (ampi_range *)(void *)((char *)plan + room) - 3 * n;
     plan->num_sparse  = num_sparse;
     plan->kind        = d->kind;
     plan->zero_grad   = d->zero_grad;
@@ -6186,7 +6186,8 @@ static FILE *ampi_create(ampi_target *to) {
 
 static int ampi_flush_file(const ampi_target *to, FILE *file) { return to && file; }
 static int ampi_move(ampi_target *to, FILE *file) {
-    return file && rename(to->temporary, to->path) == 0;
+    (void)file;
+    return rename(to->temporary, to->path) == 0;
 }
 #endif
 

@@ -40,7 +40,7 @@ static void as_policy(const char *text) {
     if (result == AMP_OK) taken++;
     else refused++;
     if (result != AMP_OK && (result != AMP_ERROR_PARSE || sscanf(amp_problem(), "text, character %u: ", &position) != 1 ||
-                             position > strlen(text) || memcmp(&ac, &before, sizeof ac) != 0))
+                             position < 1 || position > strlen(text) + 1 || memcmp(&ac, &before, sizeof ac) != 0))
         stop("a text that is refused changes nothing, and is refused at a place in it", text);
     for (i = 0; i < ac.num_overrides; i++)
         if (!memchr(ac.overrides[i].pattern, 0, AMP_MAX_PATTERN)) stop("a pattern ends where there is room for it", text);
