@@ -183,7 +183,7 @@
        AMP_IMPLEMENTATION  in one file: compiles the functions there
        AMP_STATIC          with it: functions and current autocast are private to that file
        AMP_CBLAS           with it, after your <cblas.h>: amp_gemm multiplies fp32 by cblas_sgemm
-                           unless it is thin or tiny; on Apple also in a scope: >>api autocast
+                           unless m or n is 1, or it is tiny; on Apple also in a scope: >>api autocast
        AMP_CBLAS_DROP_IN   also where you call it, after your <cblas.h>: >>api cblas
        AMP_CUBLAS          or AMP_CUBLAS_DROP_IN: likewise, after <cublas_v2.h>: >>api sgemm
        -O2                 with it: clang -O0 makes fp32 20 to 80 times slower. gcc needs none
@@ -2632,14 +2632,14 @@ AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(am
 #define AMPI_AMX
 #elif defined(AMPI_NEON)
 #include <arm_neon.h>
-#ifdef __linux__
-#include <sys/auxv.h> /* getauxval */
-#endif
 #elif defined(AMPI_X86) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #define AMPI_PAIRS
 #if defined(__linux__) && defined(__LP64__)
 #define AMPI_AMX
 #endif
+#endif
+#if defined(AMPI_NEON) && defined(__linux__)
+#include <sys/auxv.h> /* getauxval */
 #endif
 /* The name by which the file includes itself for each tier. __FILE__ would be relative to where
    the compiler runs. */
@@ -2739,7 +2739,7 @@ AMP_DEF const char *amp_version(void) {
 #define AMPI_IEEE(call) \
     do { const uint32_t fp = ampi_fp_begin(); call; ampi_fp_end(fp); } while (0)
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
-enum { AMPI_FP_IEEE = 0x1f80 };
+enum { AMPI_FP_IEEE = 0x1f80, AMPI_FP_FLUSH = 0x8040 };
 static uint32_t ampi_fp_get(void) {
     uint32_t now;
     __asm__ __volatile__("stmxcsr %0" : "=m"(now) : : "memory");
@@ -2757,7 +2757,7 @@ static void ampi_fp_end(uint32_t saved) {
 #define AMPI_FP_READ  "vmrs %0, fpscr"
 #define AMPI_FP_WRITE "vmsr fpscr, %0"
 #endif
-enum { AMPI_FP_IEEE = 0 };
+enum { AMPI_FP_IEEE = 0, AMPI_FP_FLUSH = 1 << 24 };
 static uint32_t ampi_fp_get(void) {
     size_t now; /* as wide as a register */
     __asm__ __volatile__(AMPI_FP_READ : "=r"(now) : : "memory");
@@ -2767,11 +2767,11 @@ static void ampi_fp_end(uint32_t saved) {
     __asm__ __volatile__(AMPI_FP_WRITE : : "r"((size_t)saved) : "memory");
 }
 #elif defined(_MSC_VER) && defined(_M_X64)
-enum { AMPI_FP_IEEE = 0x1f80 };
+enum { AMPI_FP_IEEE = 0x1f80, AMPI_FP_FLUSH = 0x8040 };
 static uint32_t ampi_fp_get(void) { return _mm_getcsr(); }
 static void     ampi_fp_end(uint32_t saved) { _mm_setcsr(saved); }
 #else
-enum { AMPI_FP_IEEE = 0 };
+enum { AMPI_FP_IEEE = 0, AMPI_FP_FLUSH = 0 };
 static uint32_t ampi_fp_get(void) { return 0u; }
 static void     ampi_fp_end(uint32_t saved) { (void)saved; }
 #endif
@@ -2780,8 +2780,10 @@ static uint32_t ampi_fp_begin(void) {
     ampi_fp_end(AMPI_FP_IEEE);
     return saved;
 }
-/* x86 only: flushes subnormals while FMA computes the sums of VDPBF16PS. */
-static void ampi_fp_flush(int on) { ampi_fp_end((uint32_t)AMPI_FP_IEEE | (on ? 0x8040u : 0u)); }
+/* Flushes subnormals while FMA computes the sums of VDPBF16PS. */
+static void ampi_fp_flush(int on) {
+    ampi_fp_end((uint32_t)(AMPI_FP_IEEE | (on ? AMPI_FP_FLUSH : 0)));
+}
 
 AMPI_COLD_BEGIN
 
@@ -3125,6 +3127,7 @@ AMPI_HOST size_t ampi_block_groups(size_t n) {
 /* Counts copies that become inf or NaN. */
 static AMPI_NOINLINE void ampi_count_overflows(unsigned long long *sum, const void *x, size_t n) {
     const uint32_t more = ampi_f16_overflows(x, n);
+    if (!more) return;
     AMPI_OPENMP(omp atomic)
     *sum += more;
 }
@@ -6358,8 +6361,8 @@ typedef struct ampi_engine {
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, activation. */
     void (*write)(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
                   size_t rows, size_t cols);
-    /* sum[r] += element (r, k) * v[k]. Both have room for 32 more, of v 0. odd as in a block. NULL
-       in tiles and BFMMLA, which leave these products to the tier's other engine. */
+    /* sum[r] += element (r, k) * v[k]. Both have room for 32 more, v[ks] is 0; odd as in a block.
+       NULL in tiles and BFMMLA, which leave these products to the tier's other engine. */
     void (*gemv)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v,
                  size_t odd);
 } ampi_engine;
@@ -8777,25 +8780,35 @@ AMPI_HERE void AMPI_(square)(float *dst, const ampi_operand *x, size_t first, si
                    i < rows ? AMPI_(value)(x, first + i * step, n) : AMPI_(splat)(0.0f));
 }
 /* W rows of memory, transposed: v[i] is elements i. */
-AMPI_IN void AMPI_(get_transposed)(AMPI_V *v, const void *x, const amp_dtype type, size_t step) {
+AMPI_IN void AMPI_(get_transposed)(AMPI_V *v, const void *x, const amp_dtype type,
+                                   const amp_dtype as, size_t step) {
     size_t i;
-    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_as)(x, type, i * step);
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = AMPI_(get_counted)(x, type, as, i * step);
     AMPI_(transpose)(v);
+}
+AMPI_IN void AMPI_(transpose_whole)(const amp_dtype type, const amp_dtype as, float *dst, size_t ld,
+                                    const void *x, size_t step, size_t rows, size_t n,
+                                    size_t there) {
+    AMPI_V v[AMPI_W];
+    size_t i, r, q;
+    for (i = 0; i < n && there - i >= AMPI_W; i += AMPI_W)
+        for (r = 0; rows - r >= AMPI_W; r += AMPI_W) {
+            AMPI_(get_transposed)(v, ampi_at(x, type, r * step + i), type, as, step);
+            AMPI_UNROLL for (q = 0; q < AMPI_W; q++)
+                if (q < n - i) AMPI_(put)(dst, (i + q) * ld + r, v[q]);
+        }
 }
 AMPI_LOOP void AMPI_(transpose_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step,
                                      size_t rows, size_t n, size_t there) {
     float  room[AMPI_W * AMPI_W];
     AMPI_V v[AMPI_W];
     size_t i, r, q;
-    for (i = 0; i < n; i += AMPI_W)
-        for (r = 0; r < rows; r += AMPI_W) {
-            const int    whole = x->as == AMP_F32 && rows - r >= AMPI_W && there - i >= AMPI_W;
-            const size_t at    = r * step + i;
-            if (!whole) AMPI_(square)(room, x, at, step, rows - r, there - i);
-            AMPI_(get_transposed)(v, whole ? ampi_at(x->x, AMP_F32, at) : room, AMP_F32,
-                                  whole ? step : AMPI_W);
-            AMPI_UNROLL for (q = 0; q < AMPI_W; q++)
-                if (q < n - i) AMPI_(put)(dst, (i + q) * ld + r, v[q]);
+    AMPI_COUNTED(AMPI_(transpose_whole), x, dst, ld, x->x, step, rows, n, there);
+    for (i = 0; i < n; i += AMPI_W) /* the rest */
+        for (r = there - i < AMPI_W ? 0 : rows / AMPI_W * AMPI_W; r < rows; r += AMPI_W) {
+            AMPI_(square)(room, x, r * step + i, step, rows - r, there - i);
+            AMPI_(get_transposed)(v, room, AMP_F32, AMP_F32, AMPI_W);
+            for (q = 0; q < AMPI_W && q < n - i; q++) AMPI_(put)(dst, (i + q) * ld + r, v[q]);
         }
     AMPI_(done)();
 }
@@ -8866,8 +8879,8 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
 
 /* Where its rows lie along k, W of them are transposed, W k at a time; of bf16, faster by a tenth,
    as words of two k. */
-AMPI_IN AMPI_V AMPI_(add_transposed)(AMPI_V s, const void *x, const amp_dtype type, size_t step,
-                                     const float *v) {
+AMPI_IN AMPI_V AMPI_(add_transposed)(AMPI_V s, const void *x, const amp_dtype type,
+                                     const amp_dtype as, size_t step, const float *v) {
     AMPI_V w[AMPI_W];
     size_t k;
 #if AMPI_W > 1
@@ -8886,7 +8899,7 @@ AMPI_IN AMPI_V AMPI_(add_transposed)(AMPI_V s, const void *x, const amp_dtype ty
         return s;
     }
 #endif
-    AMPI_(get_transposed)(w, x, type, step);
+    AMPI_(get_transposed)(w, x, type, as, step);
     AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
@@ -8896,22 +8909,28 @@ AMPI_LOOP void AMPI_(add_edge)(float *sum, const ampi_operand *x, size_t rows, s
     float  room[AMPI_W * AMPI_W];
     AMPI_V w[AMPI_W], s = AMPI_(get)(sum, 0);
     size_t k, i;
+    odd = AMPI_W < 16 ? 0 : odd;
     for (k = 0; k < ks; k += AMPI_W) {
         AMPI_(square)(room, x, k, x->rs, rows, ks - k);
-        AMPI_(get_transposed)(w, room, AMP_F32, AMPI_W);
+        AMPI_(get_transposed)(w, room, AMP_F32, AMP_F32, AMPI_W);
+        if (!odd && ks - k >= AMPI_W) {
+            AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+                s = AMPI_(fma)(w[i], AMPI_(splat)(v[k + i]), s);
+            continue;
+        }
         AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
             if (i < ks - k + (odd & ks))
                 s = AMPI_(fma)(odd ? w[i ^ 1] : w[i], AMPI_(splat)(v[k + (i ^ odd)]), s);
     }
     AMPI_(put)(sum, 0, s);
 }
-/* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. What is
-   rounded is all edge. */
-AMPI_IN void AMPI_(along)(const amp_dtype type, float *sum, const ampi_operand *x, size_t rows,
-                          size_t ks, const float *v, size_t odd) {
+/* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
+AMPI_IN void AMPI_(along)(const amp_dtype type, const amp_dtype as, float *sum,
+                          const ampi_operand *x, size_t rows, size_t ks, const float *v,
+                          size_t odd) {
     enum { AMPI_IN_A_ROW = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
     const size_t deep  = AMPI_W > 1 && type == AMP_BF16 ? 2 * AMPI_W : AMPI_W;
-    const size_t whole = x->as == type && !odd ? ks / deep * deep : 0;
+    const size_t whole = odd ? 0 : ks / deep * deep;
     AMPI_V s[AMPI_IN_A_ROW];
     size_t r, k, q;
     for (r = 0; r < rows; r += AMPI_IN_A_ROW * AMPI_W) {
@@ -8919,8 +8938,9 @@ AMPI_IN void AMPI_(along)(const amp_dtype type, float *sum, const ampi_operand *
         AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
         for (k = 0; k < end; k += deep)
             AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++)
-                s[q] = AMPI_(add_transposed)(
-                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, x->rs, v + k);
+                s[q] = AMPI_(add_transposed)(s[q],
+                                             ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k),
+                                             type, as, x->rs, v + k);
         AMPI_UNROLL for (q = 0; q < AMPI_IN_A_ROW; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
         for (q = r; end < ks && q < ampi_min(rows, r + AMPI_IN_A_ROW * AMPI_W); q += AMPI_W) {
             const ampi_operand at = ampi_operand_at(*x, q, end);
@@ -8929,13 +8949,11 @@ AMPI_IN void AMPI_(along)(const amp_dtype type, float *sum, const ampi_operand *
     }
     AMPI_(done)();
 }
-AMPI_HERE void AMPI_(gemv)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+AMPI_LOOP void AMPI_(gemv)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                            const float *v, size_t odd) {
     odd = AMPI_W < 16 ? 0 : odd;
     if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v, odd);
-    else if (x->type == AMP_F16) AMPI_(along)(AMP_F16, sum, x, rows, ks, v, odd);
-    else if (x->type == AMP_BF16) AMPI_(along)(AMP_BF16, sum, x, rows, ks, v, odd);
-    else AMPI_(along)(AMP_F32, sum, x, rows, ks, v, odd);
+    else AMPI_COUNTED(AMPI_(along), x, sum, x, rows, ks, v, odd);
 }
 
 #undef AMPI_U
@@ -9737,21 +9755,24 @@ ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const ampi_operand
    at a time. The rest, with the same bits, by AVX-512's FMA. */
 AMPI_AVX512 void ampi_gemv_pairs(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                                  const float *v, size_t odd) {
-    const int    dot   = x->cs == 1 && rows == 1, along = x->rs != 1 && x->type == AMP_BF16;
-    const size_t whole = along ? rows / 16 * 16 : 0, deep = ks / 32 * 32;
-    const ampi_operand below = ampi_operand_at(*x, whole, 0), behind = ampi_operand_at(*x, 0, deep);
+    const int          dot = x->cs == 1 && rows == 1, along = x->rs != 1 && !dot;
+    const size_t       deep   = along ? ks / 32 * 32 : 0;
+    const ampi_operand behind = ampi_operand_at(*x, 0, deep);
     uint32_t y[AMPI_GEMV / 2], a[16];
     ampi_x16 w[16], s;
     size_t   r, k, i;
-    for (k = 0; k < ks && (dot || whole); k += 32) {
+    for (k = 0; k < ks && (dot || along); k += 32) {
         const size_t n = ampi_min(ks - k, 16), m = ampi_min(ks - k - n, 16);
         ampi_put_words_avx512(y + k / 2, ampi_few_pairs(v + k, n, v + k + n, m, AMP_F32));
     }
-    for (r = 0; r < whole; r += 16) {
+    for (r = 0; r < rows && deep; r += 16) {
         s = ampi_get_avx512(sum, r);
         for (k = 0; k < deep; k += 32) {
-            AMPI_UNROLL for (i = 0; i < 16; i++)
-                w[i] = ampi_get_avx512(ampi_at(x->x, AMP_BF16, (r + i) * x->rs + k), 0);
+            AMPI_UNROLL for (i = 0; i < 16; i++) { /* beyond the last row, that one again */
+                const void *p = ampi_at(x->x, x->type, ampi_min(r + i, rows - 1) * x->rs + k);
+                if (x->type == AMP_BF16) w[i] = ampi_get_avx512(p, 0);
+                else w[i] = (ampi_x16)ampi_few_pairs(p, 16, ampi_at(p, AMP_F32, 16), 16, AMP_F32);
+            }
             ampi_transpose_avx512(w);
             AMPI_UNROLL for (i = 0; i < 16; i++)
                 s = ampi_fma_pairs(w[i], ampi_splat_avx512(ampi_load_f32(y, k / 2 + i)), s);
@@ -9771,8 +9792,7 @@ AMPI_AVX512 void ampi_gemv_pairs(float *sum, const ampi_operand *x, size_t rows,
     ampi_done_avx512();
     if (dot) return;
     ampi_fp_flush(1);
-    if (whole) ampi_gemv_avx512(sum, &behind, whole, ks - deep, v + deep, odd);
-    ampi_gemv_avx512(sum + whole, &below, rows - whole, ks, v, odd);
+    ampi_gemv_avx512(sum, &behind, rows, ks - deep, v + deep, odd);
     ampi_fp_flush(0);
 }
 
