@@ -135,9 +135,9 @@ uninstall: ## remove what make install has put below PREFIX (and DESTDIR)
 
 # What a user needs; of the tests what README shows and links.
 RELEASE  = $(BUILD)/release
-RELEASED = amp.h amp_kernels.cu LICENSE Makefile README.md examples tests/bench/README.md tests/bench/trainers.svg
+RELEASED = amp.h amp_kernels.cu LICENSE Makefile README.md examples tests/bench/README.md tests/bench/trainers.svg tests/vectors/state-file.md tests/vectors/state.py
 archive: ## make build/release of HEAD: both files, an archive without tests, checksums (TAG=v1.0.0 must be its version)
-	$(if $(filter-out v$(VERSION),$(TAG)),$(error TAG=$(TAG), but amp.h is $(VERSION)))$(Q)rm -rf $(RELEASE) && mkdir -p $(RELEASE)
+	$(if $(filter-out v$(VERSION)%,$(TAG)),$(error TAG=$(TAG), but amp.h is $(VERSION)))$(Q)rm -rf $(RELEASE) && mkdir -p $(RELEASE)
 	$(Q)git -c tar.umask=0022 archive --prefix=amp-$(VERSION)/ -o $(RELEASE)/amp-$(VERSION).tar.gz HEAD $(RELEASED)
 	$(Q)git -c tar.umask=0022 archive HEAD amp.h amp_kernels.cu | tar -xC $(RELEASE)
 	$(Q)cd $(RELEASE) && sha256sum * > SHA256SUMS && cat SHA256SUMS

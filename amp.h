@@ -89,7 +89,7 @@
    amp_scaler_unscale on each gradient, steps if found_inf is 0, and calls amp_scaler_update.
 
    bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE has a scale of 1 and still
-   skips. AMP_PRESET_DEFAULT starts at 65536 in every dtype, and a step asks that you read it.
+   skips. AMP_PRESET_DEFAULT starts at 65536 in every dtype, and must be read before a step.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1, as torch does.
    norm is that of all unscaled gradients together. A skipped step clips nothing; its status.norm
@@ -132,8 +132,8 @@
 
    What is reproducible, and which tests show it:
        steps, with their checks and casts: the same bits for any compiler, flags, instruction
-           set, byte order, threads, alignment, on CPU and GPU (an emulator's). Exception: sign and
-           payload of a NaN from an infinite weight or moment, or of one that scaler.disabled let
+           set, byte order, threads, alignment, on CPU and GPU (an emulator's). Exceptions: above;
+           sign and payload of NaNs from an infinite weight or moment, or that scaler.disabled let
            pass (test_bits.c; bits.sh; test_cuda.cpp: own_steps, grids; gpu.sh on a device)
        products on a CPU: the same for any flags, threads and alignment, and on machines of one
            set of bits, but for any NaN's sign and payload (test_gemm.c: bits_*). On a GPU: what
@@ -175,13 +175,13 @@
    grad nor frozen (rebind may give grad later). Some mistakes return AMP_OK: look at status.stuck,
    .missed_updates and .f16_overflows, and debug by amp_session_check.
 
-   Threads: no object has a lock, so one thread at a time may use it. Different objects may be
-   used from different threads, unless they share a scaler. Where the compiler has no
-   thread-local storage, amp_problem() is one for all threads, and there is no current autocast.
+   Threads: no object has a lock, so one thread at a time may use it. Objects that share no scaler
+   or workspace, and calls without an object (amp_linear), may run at once. Without thread-local
+   storage in the compiler, amp_problem() is one for all, and there is no current autocast.
 
    >>options  Macros and flags. "With it": in the file that has AMP_IMPLEMENTATION.
        AMP_IMPLEMENTATION  in one file: compiles the functions there
-       AMP_STATIC          with it: functions and current autocast are private to that file
+       AMP_STATIC          with it: all is private to that file. For a library that others link
        AMP_CBLAS           with it, after your <cblas.h>: amp_gemm multiplies fp32 by cblas_sgemm
                            unless m or n is 1, or tiny; on Apple also in a scope: >>api autocast
        AMP_CBLAS_DROP_IN   also where you call it, after your <cblas.h>: >>api cblas
@@ -216,13 +216,13 @@
    wait for it before the step, and forward for the backend's before it reads model copies
    (cudaStreamWaitEvent). With several GPUs the stream's device must be current.
 
-   >>promises  1.0.0 is the first release. Every 1.x keeps all names of part 1 that begin with amp_
-   or AMP_, and what they mean; the rules of the presets; the bits of steps. Every 1.x reads what
-   an earlier one saved: state files (format 1), amp_scaler, amp_gate. Not promised: CUDA's names
-   (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*, amp_stream, amp_optimizer_step_graph), until GPUs have
-   run them; private members; texts; the bits of products from version to version. A 1.x may add
-   functions, values at the end of enums, members at the end of other structs (0 is as before),
-   sums and maxima for reduce_fn: compile all units with one header. Only 2.0 may break this. */
+   >>promises  1.0.0 is the first release. Every 1.x keeps all names of part 1 with amp_ or AMP_,
+   words (of policies, tiers, environment), and what they mean; the rules of presets and policies;
+   the bits of steps; the layout of amp_scaler, amp_gate, amp_f16, amp_bf16. It loads the state
+   files of earlier ones. Not promised: CUDA's names (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*,
+   amp_stream, _step_graph), until GPUs have run them; private members; messages; AMP_MAX_*; the
+   bits of products between versions. A 1.x may add names, values at the end of enums, members at
+   the end of other structs (0: as before), sums, maxima: compile all units with one header. */
 
 #define AMP_VERSION_MAJOR 1
 #define AMP_VERSION_MINOR 0
@@ -326,7 +326,7 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n);
 
 /* ----------------------------------------------------------------- >>api scaler */
 
-/* Whose rules the loss scale follows, exactly. Columns: init_scale, growth_interval, min_scale,
+/* Whose rules (of 2026) the loss scale follows. Columns: init_scale, growth_interval, min_scale,
    max_scale, hysteresis; - is none. */
 typedef enum amp_preset {
     AMP_PRESET_DEFAULT = 0,           /* 2^16 2000 2^-14 2^24 1  torch's schedule, within limits  */
@@ -416,7 +416,7 @@ typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                     
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
-/* Where work runs: of amp_cpu_ or amp_cuda_backend. Set workspace before init and start copy it. */
+/* Where work runs: of amp_cpu_ or amp_cuda_backend. Plain data, which init and start copy. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
@@ -474,7 +474,7 @@ typedef struct amp_optimizer_desc {
     float  weight_decay;              /* 0: none                                                 */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
-    int    unscale_in_place;          /* nonzero: set it only if backward overwrites (fp32) grads */
+    int    unscale_in_place;          /* nonzero: in fp32 gradients; backward must overwrite them */
     amp_result  (*reduce_fn)(void *user, double *sums, size_t num_sums, uint32_t *maxima,
                              size_t num_maxima); /* ranks decide together: >>api ranks           */
     void         *reduce_user;
@@ -503,8 +503,8 @@ typedef struct amp_status {
 typedef struct amp_optimizer amp_optimizer;
 
 /* Set up; and add a tensor. desc NULL: all defaults. Tensors are numbered from 0 in the order of
-   add. Both calls copy their argument and the structs that it points to, but not names. A tensor
-   that is refused is remembered: prepare returns its error, until free. */
+   add. Both copy their argument and what it points to, but no names, arrays or shared_scaler. A
+   tensor that is refused is remembered: prepare returns its error, until free. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
@@ -704,7 +704,7 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
 /* The fused step for a CUDA graph, which would freeze an argument: it reads the learning rate in
-   backend memory. AMP_ERROR_BAD_STATE: there is none yet, neither by a fused step nor by these: */
+   backend memory. AMP_ERROR_BAD_STATE: there is none yet, by a fused step, a load, or these: */
 AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr); /* outside a capture */
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt); /* write it: >= 0 is not checked */
@@ -1001,7 +1001,7 @@ typedef struct amp_scope {
     amp_dtype         dtype; /* low: AMP_F16 or AMP_BF16                                         */
 } amp_scope;
 
-enum { AMP_MAX_SCOPES = 32, AMP_MAX_OVERRIDES = 32, AMP_MAX_PATTERN = 64 }; /* of layers; bytes */
+enum { AMP_MAX_SCOPES = 32, AMP_MAX_OVERRIDES = 32, AMP_MAX_PATTERN = 64 }; /* bytes with 0 */
 
 /* The rule for an op or for layers; its low, if words name it; whether it is not the policy's. */
 typedef struct ampi_op_rule { uint8_t rule, dtype, overridden; } ampi_op_rule;
@@ -1174,7 +1174,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
        W promote     inputs are cast to the widest among them and low
        B banned      not safe in 16 bits: AMP_ERROR_BANNED, until overridden
    An op composed of others has the rule that they amount to. TF's rules are for graphs; by op:
-   allow L, infer, clear P or W, deny, unlisted F. New ops are appended; columns are private. */
+   allow L; infer, clear P or W; deny, unlisted F. New ops are appended; columns are private. */
 #define AMP_OP_LIST(X)                                                                        \
     X(GEMM, LLLLL) X(LINEAR, LLLLL) X(MATMUL, LLLLL) X(MM, LLLLL) X(MV, LLPLL) X(BMM, LLLLL)  \
     X(ADDMM, LLLLL) X(ADDMV, LLPLL) X(ADDR, LLPFL) X(ADDBMM, LLLLL) X(BADDBMM, LLLLL)         \
@@ -1270,7 +1270,7 @@ struct amp_optimizer {
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
 /* From here on cblas_sgemm is amp_gemm on the CPU (>>api autocast). What amp_gemm refuses goes to
-   the original, (cblas_sgemm)(...). Another thread is in fp32 until it calls amp_autocast_use.
+   the original, (cblas_sgemm)(...). Another thread is in fp32 until it uses an autocast of its own.
    The macro rewrites declarations, too: a host's own one behind this line declares amp_cblas_sgemm,
    and its calls come here. In C it must have enums or unsigned for order and transpositions, else
    stand in front; in C++, where it is a template, this holds in AMP_IMPLEMENTATION's file. */

@@ -35,7 +35,9 @@ int main(void) {
 END
 
 same "$(sed -n '1s/.* - v\([0-9.]*\)[ ,].*/\1/p' amp.h)" "$(version)" &&
-    same "$(sed -n 's/^  "version": "\(.*\)",$/\1/p' examples/packaging/vcpkg/vcpkg.json)" "$(version)"
+    same "$(sed -n 's/^  "version": "\(.*\)",$/\1/p' examples/packaging/vcpkg/vcpkg.json)" "$(version)" &&
+    same "$(sed -n 's/^revision = v//p' examples/packaging/meson/amp.wrap)" "$(version)" &&
+    same "$(sed -n 's/.* GIT_TAG v\([0-9.]*\) .*/\1/p' examples/README.md)" "$(version)"
 check "the first line of amp.h and the port of vcpkg say the version that its macros have" $?
 
 makes() { MAKEFLAGS= make --no-print-directory "$@" > "$out/log" 2>&1; }
@@ -98,7 +100,7 @@ rm "$out/project/amp.h" "$out/project/amp_report.h"
 # A clone of this checkout, as it is now, stands for the repository.
 url() { sed "s,URL_OF_THIS_REPOSITORY,file://$out/repository,g"; }
 git clone -q --bare . "$out/repository" > "$out/log" 2>&1 &&
-    git -C "$out/repository" update-ref refs/heads/main HEAD || rm -rf "$out/repository"
+    git -C "$out/repository" update-ref refs/heads/main HEAD && git -C "$out/repository" tag -f "v$(version)" HEAD >> "$out/log" || rm -rf "$out/repository"
 
 packages=examples/packaging
 configure() { CC="$cc" cmake "$@" >> "$out/log" 2>&1; } # configure -S SOURCES -B BUILD ...
@@ -238,7 +240,7 @@ if [ -d "$out/repository" ]; then
     release=$out/release source=$out/release/amp-$(version)
     makes archive BUILD="$out" TAG="v$(version)" && (cd "$release" && sha256sum -c SHA256SUMS && tar -xzf amp-*.tar.gz) >> "$out/log" 2>&1 &&
         [ "$(wc -l < "$release/SHA256SUMS")" = 3 ] && cmp "$release/amp.h" "$source/amp.h" &&
-        [ "$(find "$source/tests" -type f | wc -l)" = 2 ] && makes -C "$source" install PREFIX="$out/released" &&
+        [ "$(find "$source/tests" -type f | wc -l)" = 4 ] && makes -C "$source" install PREFIX="$out/released" &&
         cmp "$release/amp.h" "$out/released/include/amp.h" && cmp "$release/amp_kernels.cu" "$out/released/share/amp/amp_kernels.cu"
     check 'make archive: checksums that are right, and an archive without tests that make install takes' $?
     for page in README.md examples/README.md tests/bench/README.md; do
