@@ -2272,9 +2272,8 @@ AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, 
     return plan->histograms + (size_t)(which & 1u) * plan->num_slots + i;
 }
 
-/* A cast rounds to nearest even. Half the least subnormal becomes 0; a magnitude that is less
-   than the least normal number by at most half a step becomes that number. All are bits of
-   fp32. */
+/* A cast rounds to nearest even. Half the least subnormal becomes 0; a magnitude that is less than
+   the least normal number by at most half a step becomes that number. All are bits of fp32. */
 #define AMPI_F16_ZERO_TO      0x33000000u /* 2^-25           */
 #define AMPI_F16_NORMAL_FROM  0x387fe000u /* 2^-14 - 2^-25   */
 #define AMPI_BF16_ZERO_TO     0x00008000u /* 2^-134          */
@@ -6307,6 +6306,7 @@ enum {
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which bf16 that goes in pairs is not packed       */
     AMPI_SMALL       = 1 << 21, /* m n k up to which operands are read in place, if they can be */
+    AMPI_NEAR        = 1 << 13, /* words of B that stay in the first-level cache                */
     AMPI_NEAR_B      = 1 << 20, /* n k up to which few rows read B where it lies                */
     AMPI_ROOM_A      = 1 << 12, /* floats of op(A), where it is converted                       */
     AMPI_ROOM_B      = 1 << 14, /* of op(B)                                                     */
@@ -6357,7 +6357,7 @@ typedef struct ampi_engine {
        Of A: [row][16]; of B: [16][row]. */
     void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
                  size_t rows, size_t ks);
-    void (*kernel)(const ampi_block *block);
+    void (*kernel)(ampi_block *block);
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, activation. */
     void (*write)(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
                   size_t rows, size_t cols);
@@ -6576,8 +6576,8 @@ static void ampi_write_swapped(const ampi_task *w, const float *sum, size_t ld, 
    there are 0, and are multiplied as well. */
 AMPI_HOST AMPI_ALWAYS void ampi_gemm_block(const ampi_task *w, const ampi_engine *e, ampi_block *x,
                                            size_t i, size_t j, int packed, int last) {
-    const int    swapped = packed && w->swapped;
     const size_t rows = x->rows, cols = x->cols;
+    int          own, swapped = packed && w->swapped;
     float        room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
     float       *all = (float *)(void *)ampi_align(room);
     if (e->pairs) x->rows = ampi_step_up(rows, e->row_step);
@@ -6589,12 +6589,13 @@ AMPI_HOST AMPI_ALWAYS void ampi_gemm_block(const ampi_task *w, const ampi_engine
     } else if (last) {
         x->out = all;
     }
+    own = x->out == all;
     if (last && !swapped && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(w->g->beta)))
         ampi_prefetch_c(w, i, j, rows, cols);
     if (x->odd) ampi_fp_flush(1);
     e->kernel(x);
     if (x->odd) ampi_fp_flush(0);
-    if (x->out == all) (swapped ? ampi_write_swapped : e->write)(w, all, e->cols, i, j, rows, cols);
+    if (own) (swapped ? ampi_write_swapped : e->write)(w, all, x->ld, i, j, rows, cols);
 }
 
 /* The same at (i, at), k0 to k1, from its strips. */
@@ -6737,7 +6738,7 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     ampi_operand       a = w->x[0], b = w->x[1];
     float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B + AMPI_ROOM_B / 8];
     ampi_block         x;
-    size_t             i, j, rows;
+    size_t             i, j, rows, wide = e->cols;
     if (a.as != AMP_F32) ampi_small_copy(e, &a, w->m, w->k, 0, a_room);
     if (b.as != AMP_F32 || b.rs != 1) ampi_small_copy(e, &b, w->n, w->k, b.rs != 1, b_room);
     x.rs    = a.rs;
@@ -6747,14 +6748,17 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     x.words = x.piece = w->k;
     x.odd   = (size_t)w->e->pairs;
     x.in    = NULL;
-    for (j = 0; j < w->n; j += e->cols)
+    if (w->n > wide && w->k < AMPI_NEAR / 2 / wide) /* many blocks a call, as room has */
+        wide *= ampi_min(AMPI_NEAR / ampi_max(w->k, 1),
+                         AMPI_MOST_ROWS * AMPI_MOST_COLS / e->rows) / wide;
+    for (j = 0; j < w->n; j += wide)
         for (i = 0; i < w->m; i += rows) { /* one or two rows alone would wait for their sums */
             rows = w->m - i - e->rows - 1 < e->row_step ? e->rows - e->row_step : e->rows;
             x.a    = (const uint32_t *)ampi_at(a.x, AMP_F32, i * a.rs);
             x.b    = (const uint32_t *)ampi_at(b.x, AMP_F32, j);
             x.rows = ampi_min(w->m - i, rows);
-            x.cols = ampi_min(w->n - j, e->cols);
-            x.ld   = e->cols;
+            x.cols = ampi_min(w->n - j, wide);
+            x.ld   = wide;
             ampi_gemm_block(w, e, &x, i, j, 0, 1);
         }
 }
@@ -9049,6 +9053,8 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
     size_t          cs = whole ? 1 : x->cs * (1 - 2 * odd); /* odd k come first: -1, 3, -1 */
     size_t          ldb = whole ? 2 * AMPI_W : x->ldb * (1 - 2 * odd);
     const size_t    next_cs = odd * (cs ^ 3 * x->cs), next_ldb = odd * (ldb ^ 3 * x->ldb);
+    const size_t    ld = x->ld;
+    float *const    to = x->out;
     AMPI_V          s[3 * AMPI_ROW_STEP][2];
     size_t          r, c, k;
     AMPI_UNROLL for (r = 0; r < R; r++) {
@@ -9069,7 +9075,7 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
         AMPI_UNROLL for (r = 0; r < R; r += 2) a[r / 2] += x->next;
     }
     AMPI_UNROLL for (r = 0; r < R; r++) {
-        float *out = x->out + AMPI_(row_there)(r, rows) * x->ld;
+        float *out = to + AMPI_(row_there)(r, rows) * ld;
         if (C == 2) AMPI_(put)(out, 0, s[r][0]);
         if (last == AMPI_W) AMPI_(put)(out, (C - 1) * AMPI_W, s[r][C - 1]);
         else AMPI_(put_first)(out + (C - 1) * AMPI_W, AMP_F32, last, s[r][C - 1]);
@@ -9077,23 +9083,27 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
     AMPI_(done)();
 }
 #endif
-AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
+AMPI_HERE void AMPI_(kernel)(ampi_block *x) {
     enum { AMPI_PACKED = (AMPI_PASS & AMPI_PASS_KERNELS) != 0 }; /* always, and in steps of rows */
     const size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP;
-    switch (steps * 2 + (x->cols > AMPI_W)) {
-    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, AMPI_PACKED); break;
-    case 3:
-        if (!AMPI_PACKED && AMPI_ROW_STEP > 2 && x->rows <= 2) AMPI_(sums)(x, 2, 2, 0);
-        else AMPI_(sums)(x, AMPI_ROW_STEP, 2, AMPI_PACKED);
-        break;
-    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1, AMPI_PACKED); break;
-    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, AMPI_PACKED); break;
-    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, AMPI_PACKED); break;
-    default:
-        if (AMPI_PACKED || (x->next && x->rows == 3 * AMPI_ROW_STEP))
-            AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
-        else
-            AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
+    size_t       left  = x->cols;
+    for (; left; left -= x->cols, x->b += x->cols, x->out += x->cols) {
+        x->cols = ampi_min(left, 2 * AMPI_W);
+        switch (steps * 2 + (x->cols > AMPI_W)) {
+        case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, AMPI_PACKED); break;
+        case 3:
+            if (!AMPI_PACKED && AMPI_ROW_STEP > 2 && x->rows <= 2) AMPI_(sums)(x, 2, 2, 0);
+            else AMPI_(sums)(x, AMPI_ROW_STEP, 2, AMPI_PACKED);
+            break;
+        case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1, AMPI_PACKED); break;
+        case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2, AMPI_PACKED); break;
+        case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1, AMPI_PACKED); break;
+        default:
+            if (AMPI_PACKED || (x->next && x->rows == 3 * AMPI_ROW_STEP))
+                AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
+            else
+                AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
+        }
     }
 }
 
@@ -10074,7 +10084,7 @@ static void ampi_tiles_terms(const uint32_t *a, const uint32_t *b, size_t second
     ampi_tiles_multiply();
 }
 
-static void ampi_kernel_tiles(const ampi_block *x) {
+static void ampi_kernel_tiles(ampi_block *x) {
     const size_t    second = AMPI_DEEP * 32; /* where the second terms of a piece are */
     const size_t    step = x->products > 1 ? 2 * second : second, ld = 4 * x->ld;
     const uint32_t *a = x->a, *b = x->b;
@@ -10236,5 +10246,5 @@ AMPI_MACROS(pop)
 /* ---------------------------------------------------------------------- licence
    SPDX-License-Identifier: MIT OR Unlicense
    Copyright (c) 2026 the amp.h authors. MIT License, or public domain by the Unlicense, as you
-   prefer: https://spdx.org/licenses has both texts, and so has LICENSE. THE SOFTWARE IS PROVIDED
-   "AS IS", WITHOUT WARRANTY OF ANY KIND. */
+   wish: https://spdx.org/licenses and LICENSE have both texts. THE SOFTWARE IS PROVIDED "AS IS",
+   WITHOUT WARRANTY OF ANY KIND. */
