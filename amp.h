@@ -9085,9 +9085,8 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C, co
 #endif
 AMPI_HERE void AMPI_(kernel)(ampi_block *x) {
     enum { AMPI_PACKED = (AMPI_PASS & AMPI_PASS_KERNELS) != 0 }; /* always, and in steps of rows */
-    const size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP;
-    size_t       left  = x->cols;
-    for (; left; left -= x->cols, x->b += x->cols, x->out += x->cols) {
+    size_t steps = (x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP, left = x->cols;
+    for (;; left -= 2 * AMPI_W, x->b += 2 * AMPI_W, x->out += 2 * AMPI_W) {
         x->cols = ampi_min(left, 2 * AMPI_W);
         switch (steps * 2 + (x->cols > AMPI_W)) {
         case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1, AMPI_PACKED); break;
@@ -9104,6 +9103,7 @@ AMPI_HERE void AMPI_(kernel)(ampi_block *x) {
             else
                 AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
         }
+        if (left <= 2 * AMPI_W) return;
     }
 }
 
