@@ -6692,6 +6692,7 @@ static AMPI_NOINLINE void ampi_gemm_by_gemv(ampi_task *w) {
     const ampi_operand x   = w->x[row];
     float  v[AMPI_GEMV + AMPI_MOST_ROWS], room[AMPI_GEMV + 2 * AMPI_MOST_ROWS + 16];
     float *sum = (float *)(void *)ampi_align(room), *one = sum + AMPI_MOST_ROWS;
+    const ampi_operand ones = {one, AMP_F32, AMP_F32, 1, 1};
     size_t i, r, k;
     for (i = 0; i < vectors; i++)
         for (r = 0; r < all; r += AMPI_GEMV) {
@@ -6702,16 +6703,14 @@ static AMPI_NOINLINE void ampi_gemm_by_gemv(ampi_task *w) {
                 const size_t ks = ampi_min(w->k - k, AMPI_GEMV);
                 ampi_operand at = ampi_operand_at(x, r, k);
                 ampi_gemv_vector(e, v, &y, k, ks);
-                if (all == 1) {
-                    ampi_gemv_vector(e, one, &x, k, ks);
-                    at.x    = one;
-                    at.type = at.as = AMP_F32;
-                    at.rs   = at.cs = 1;
-                }
+                if (all == 1) ampi_gemv_vector(e, one, &x, k, ks), at = ones;
                 w->e->gemv(sum, &at, rows, ks, v, (size_t)w->e->pairs);
             }
             if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, i, r, 1, rows);
-            else e->write(w, sum, 1, r, i, rows, 1);
+            else if (!w->plain || w->g->c_type != AMP_F32) e->write(w, sum, 1, r, i, rows, 1);
+            else
+                for (k = 0; k < rows; k++)
+                    memcpy(ampi_to(w->c, AMP_F32, (r + k) * w->g->ldc + i), sum + k, sizeof *sum);
         }
 }
 
