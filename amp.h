@@ -5997,11 +5997,12 @@ static void ampi_name_temporary(ampi_target *to, unsigned k) {
     const size_t most = ampi_directory(to->path) + AMPI_NAME;
     size_t       n    = strlen(to->path);
     char         room[AMPI_DECIMALS];
+    const char  *digits = k ? ampi_digits(room, k) : "";
     if (n > most)
         for (n = most; n > most - 3 && ((unsigned char)to->path[n] & 0xc0u) == 0x80u;) n--;
     memcpy(to->temporary, to->path, n);
-    strcpy(to->temporary + n, ".new");
-    if (k) strcpy(to->temporary + n + 4, ampi_digits(room, k));
+    memcpy(to->temporary + n, ".new", 4);
+    memcpy(to->temporary + n + 4, digits, strlen(digits) + 1);
 }
 
 #ifdef AMPI_POSIX

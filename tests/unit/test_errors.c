@@ -12,6 +12,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#if SIZE_MAX > 0xffffffffu /* SIZE_MAX, and its half and third, as texts have them */
+#define MOST  "1.844674e19"
+#define HALF  "9.223372e18"
+#define THIRD "6.148915e18"
+#else
+#define MOST  "4294967295"
+#define HALF  "2147483647"
+#define THIRD "1431655765"
+#endif
+
 static float numbers[256], grads[64];
 
 static void *no_memory(void *user, size_t num_bytes) { return num_bytes ? NULL : user; }
@@ -92,7 +102,7 @@ TEST(products, "law 19: products name the argument as the caller does, its value
     bad = g, bad.compute = AMP_BF16, bad.b_type = AMP_F16;
     SAYS(amp_gemm(NULL, &bad), AMP_ERROR_MIXED_TYPES, "compute is bf16, and a_type fp32, b_type fp16");
     bad = g, bad.count = 2, bad.stride_a = SIZE_MAX / 3;
-    SAYS(amp_gemm(NULL, &bad), AMP_ERROR_TOO_LARGE, "a is too large: 2 rows, 4 apart; stride 6.148915e18");
+    SAYS(amp_gemm(NULL, &bad), AMP_ERROR_TOO_LARGE, "a is too large: 2 rows, 4 apart; stride " THIRD);
     bad = g, bad.count = 2, bad.stride_c = 5;
     SAYS(amp_gemm(NULL, &bad), AMP_ERROR_OVERLAP, "stride_c is 5, with m 2 and ldc 3");
     PRODUCT(a, c, AMP_ERROR_OVERLAP, "c begins at an element of a");
@@ -107,7 +117,7 @@ TEST(products, "law 19: products name the argument as the caller does, its value
     SAYS(amp_linear(c, a, NULL, NULL, 2, 3, 4, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "w is NULL");
     SAYS(amp_linear(c, c, b, NULL, 2, 3, 4, AMP_F32), AMP_ERROR_OVERLAP, "y begins at an element of x");
     SAYS(amp_linear(c, a, b, c, 2, 3, 4, AMP_F32), AMP_ERROR_OVERLAP, "y begins at an element of bias");
-    SAYS(amp_linear(c, a, b, NULL, SIZE_MAX / 2, 3, 4, AMP_F32), AMP_ERROR_TOO_LARGE, "y is too large: 9.223372e18 rows");
+    SAYS(amp_linear(c, a, b, NULL, SIZE_MAX / 2, 3, 4, AMP_F32), AMP_ERROR_TOO_LARGE, "y is too large: " HALF " rows");
     SAYS(amp_linear_backward(c, NULL, NULL, NULL, a, b, 2, 3, 4, 0, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "dy is NULL");
     SAYS(amp_linear_backward(c, NULL, NULL, a, a, NULL, 2, 3, 4, 0, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "w is NULL");
     SAYS(amp_linear_backward(NULL, c, NULL, a, NULL, b, 2, 3, 4, 0, AMP_F32), AMP_ERROR_INVALID_ARGUMENT, "x is NULL");
@@ -202,7 +212,7 @@ TEST(sessions, "law 19: sessions name the member, the missing call, the weight")
     d.backend = &none;
     SAYS(amp_session_start(&session, &d), AMP_ERROR_INVALID_ARGUMENT, "amp_session_desc.backend was not made by");
     d.backend = NULL, d.num_bytes = SIZE_MAX;
-    SAYS(amp_session_start(&session, &d), AMP_ERROR_TOO_LARGE, "amp_session_desc.num_bytes is 1.844674e19: too large");
+    SAYS(amp_session_start(&session, &d), AMP_ERROR_TOO_LARGE, "amp_session_desc.num_bytes is " MOST ": too large");
     d.num_bytes = 1 << 16, d.allocator.allocate_fn = no_memory;
     SAYS(amp_session_start(&session, &d), AMP_ERROR_INVALID_ARGUMENT, "amp_session_desc.allocator needs both functions");
     d.allocator.release_fn = no_free;
@@ -290,7 +300,7 @@ TEST(tensors, "law 19: a tensor that add refuses is named, with its member and v
     REFUSED(t.grad = AMP_NO_GRAD, AMP_ERROR_INVALID_ARGUMENT, "AMP_NO_GRAD is for rebind");
     REFUSED(t.weight = NULL, AMP_ERROR_INVALID_ARGUMENT, "it has neither a weight nor a model");
     REFUSED((t.keep_fp32 = 1, t.model = grads, t.model_type = AMP_F16), AMP_ERROR_INVALID_CONFIG, "keep_fp32 is set");
-    REFUSED(t.n = SIZE_MAX / 2, AMP_ERROR_TOO_LARGE, "n is 9.223372e18");
+    REFUSED(t.n = SIZE_MAX / 2, AMP_ERROR_TOO_LARGE, "n is " HALF);
     REFUSED(t.first = 5, AMP_ERROR_INVALID_CONFIG, "first is 5, and must be a multiple of 16384");
     REFUSED(t.storage = &unknown, AMP_ERROR_INVALID_ENUM, "amp_storage.master is 9, which");
     REFUSED(t.storage = &odd, AMP_ERROR_INVALID_CONFIG, "amp_storage is 8bit+fp32: take fp32, fp32+bf16");
@@ -308,7 +318,7 @@ TEST(tensors, "law 19: a tensor that add refuses is named, with its member and v
     SAYS(amp_optimizer_add_flat(NULL, &t, &t, 1), AMP_ERROR_INVALID_ARGUMENT, "opt is NULL");
     SAYS(amp_optimizer_add_flat(&opt, NULL, &t, 1), AMP_ERROR_INVALID_ARGUMENT, "tensor 1: whole is NULL");
     SAYS(amp_optimizer_add_flat(&opt, &t, NULL, 1), AMP_ERROR_INVALID_ARGUMENT, "tensor 1: tensors is NULL");
-    SAYS(amp_optimizer_add_flat(&opt, &t, &t, SIZE_MAX), AMP_ERROR_TOO_LARGE, "tensor 1: count is 1.844674e19");
+    SAYS(amp_optimizer_add_flat(&opt, &t, &t, SIZE_MAX), AMP_ERROR_TOO_LARGE, "tensor 1: count is " MOST);
     SAYS(amp_optimizer_add_flat(&opt, &t, &t, 0), AMP_ERROR_INVALID_ARGUMENT, "the tensors' n do not add up to whole's 4");
     t.rows = &rows;
     SAYS(amp_optimizer_add_flat(&opt, &t, &t, 1), AMP_ERROR_UNSUPPORTED, "tensor 1 (w): rows are not for amp_optimizer_add_flat");
