@@ -12,6 +12,7 @@ typedef struct FILE FILE;
 int  *_errno(void);
 FILE *fopen(const char *path, const char *mode);
 FILE *_wfopen(const wchar_t *path, const wchar_t *mode);
+FILE *_fsopen(const char *path, const char *mode, int share);
 size_t fread(void *data, size_t size, size_t count, FILE *file);
 size_t fwrite(const void *data, size_t size, size_t count, FILE *file);
 int   fflush(FILE *file);
@@ -58,6 +59,7 @@ double fabs(double x);
 #define EINVAL     22
 #define ENOENT     2
 #define EINTR      4
+#define EACCES     13
 #define EEXIST     17
 #define ELOOP      114
 #define EOF        (-1)
