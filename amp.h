@@ -6738,7 +6738,7 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     ampi_operand       a = w->x[0], b = w->x[1];
     float              a_room[AMPI_ROOM_A], b_room[AMPI_ROOM_B + AMPI_ROOM_B / 8];
     ampi_block         x;
-    size_t             i, j, rows, wide = e->cols;
+    size_t             i, j, rows = e->rows, wide = e->cols;
     if (a.as != AMP_F32) ampi_small_copy(e, &a, w->m, w->k, 0, a_room);
     if (b.as != AMP_F32 || b.rs != 1) ampi_small_copy(e, &b, w->n, w->k, b.rs != 1, b_room);
     x.rs    = a.rs;
@@ -6751,8 +6751,8 @@ static AMPI_NOINLINE void ampi_gemm_small(ampi_task *w) {
     if (w->n > wide && w->k < AMPI_NEAR / 2 / wide) /* many blocks a call, as room has */
         wide *= ampi_min(AMPI_NEAR / ampi_max(w->k, 1),
                          AMPI_MOST_ROWS * AMPI_MOST_COLS / e->rows) / wide;
-    for (j = 0; j < w->n; j += wide)
-        for (i = 0; i < w->m; i += rows) { /* one or two rows alone would wait for their sums */
+    for (i = 0; i < w->m; i += rows)
+        for (j = 0; j < w->n; j += wide) { /* one or two rows alone would wait for their sums */
             rows = w->m - i - e->rows - 1 < e->row_step ? e->rows - e->row_step : e->rows;
             x.a    = (const uint32_t *)ampi_at(a.x, AMP_F32, i * a.rs);
             x.b    = (const uint32_t *)ampi_at(b.x, AMP_F32, j);
@@ -6782,7 +6782,7 @@ static int ampi_work_above(size_t m, size_t n, size_t k, size_t most) {
        gemv      m or n is 1; m is 2 and B along; n is 2 and A not; m up to 4, B of 16 bits
        swapped   C' = B' A': B along, n above C, m above R (R / 3 if B shares lines) up to C, k from
                  192, n k above 2^14. Only A is packed: B is read once, where it lies
-       small     in place: m up to 2 R (R if B shares lines), n k up to 2^20; or m n k up to 2^21
+       small     in place: k up to 8; m up to 2 R (R if B shares lines), n k up to 2^20; m n k up to 2^21
                  (2^17 if lines are shared, m from 24); if what is transposed or converted has room
        product   packed, but for strips of A that are used once (n up to C) */
 static void ampi_way(ampi_task *w) {
@@ -6810,8 +6810,8 @@ static void ampi_way(ampi_task *w) {
         w->n       = m;
         w->swapped = 1;
     } else if ((pairs ? tiny && k % 2 == 0
-                      : tiny || (m <= (b_shares ? rows : 2 * rows) &&
-                                 !ampi_work_above(1, n, k, AMPI_NEAR_B)) ||
+                      : tiny || k <= 8 || (m <= (b_shares ? rows : 2 * rows) &&
+                                           !ampi_work_above(1, n, k, AMPI_NEAR_B)) ||
                             !ampi_work_above(m, n, k, m >= 24 && (a_shares || b_shares)
                                                           ? AMPI_SMALL / 16 : AMPI_SMALL)) &&
                w->e->least == 0 && ampi_fits(a, 0, m, k) && ampi_fits(b, 1, n, k)) {
