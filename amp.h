@@ -6782,8 +6782,8 @@ static int ampi_work_above(size_t m, size_t n, size_t k, size_t most) {
        gemv      m or n is 1; m is 2 and B along; n is 2 and A not; m up to 4, B of 16 bits
        swapped   C' = B' A': B along, n above C, m above R (R / 3 if B shares lines) up to C, k from
                  192, n k above 2^14. Only A is packed: B is read once, where it lies
-       small     in place: k up to 8; m up to 2 R (R if B shares lines), n k up to 2^20; m n k up to 2^21
-                 (2^17 if lines are shared, m from 24); if what is transposed or converted has room
+       small     in place: m up to 2 R, n k up to 2^20, or k up to 8 (B shares lines: m up to R); or
+                 m n k up to 2^21 (2^17 if lines are shared, m from 24); if what is copied has room
        product   packed, but for strips of A that are used once (n up to C) */
 static void ampi_way(ampi_task *w) {
     const ampi_operand *a = &w->x[0], *b = &w->x[1];
@@ -6810,8 +6810,9 @@ static void ampi_way(ampi_task *w) {
         w->n       = m;
         w->swapped = 1;
     } else if ((pairs ? tiny && k % 2 == 0
-                      : tiny || k <= 8 || (m <= (b_shares ? rows : 2 * rows) &&
-                                           !ampi_work_above(1, n, k, AMPI_NEAR_B)) ||
+                      : tiny || (k <= 8 && !b_shares) ||
+                            (m <= (b_shares ? rows : 2 * rows) &&
+                             !ampi_work_above(1, n, k, AMPI_NEAR_B)) ||
                             !ampi_work_above(m, n, k, m >= 24 && (a_shares || b_shares)
                                                           ? AMPI_SMALL / 16 : AMPI_SMALL)) &&
                w->e->least == 0 && ampi_fits(a, 0, m, k) && ampi_fits(b, 1, n, k)) {
@@ -9100,8 +9101,7 @@ AMPI_HERE void AMPI_(kernel)(ampi_block *x) {
         default:
             if (AMPI_PACKED || (x->next && x->rows == 3 * AMPI_ROW_STEP))
                 AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 1);
-            else
-                AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
+            else AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2, 0);
         }
         if (left <= 2 * AMPI_W) return;
     }
