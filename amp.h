@@ -6320,7 +6320,7 @@ enum {
 /* One block for a kernel: rows and cols say how much of it is there. Words of A are at
    a[r * rs + k * cs] in a piece of so many k, and the next piece is `next` from there; of B at
    b[k * ldb + c]. Only FMA engines ask: an A that is not packed is one piece, and next is 0; odd is
-   1 if of each two k the odd one comes first. */
+   1 if of each two k the odd one comes first. Beyond two vectors of cols, b and out move on. */
 typedef struct ampi_block {
     const uint32_t *a, *b;
     size_t          rs, cs, piece, next, ldb, odd;
