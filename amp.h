@@ -3883,10 +3883,10 @@ static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
 static void ampi_release(const amp_allocator *a, void *memory) {
 #ifndef AMP_NO_STDLIB
     const int error = errno;
-    if (memory && !a->release_fn) free(memory);
 #endif
     if (memory && a->release_fn) a->release_fn(a->user, memory);
 #ifndef AMP_NO_STDLIB
+    else free(memory); /* or NULL, of any allocator */
     errno = error;
 #endif
 }
