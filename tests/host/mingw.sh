@@ -16,7 +16,7 @@ $compiler -std=c99 -O2 -Wall -Wextra -I. -c tests/amp.c -o "$dir/amp.o" \
     > "$dir/amp.o.log" 2>&1
 
 for test in "$@"; do
-    sh tests/one.sh mingw "$test" "$compiler" "-O2 -Wall -Wextra" "$dir/$test.exe.log" | tr -d '\r'
+    sh tests/one.sh mingw "$test" "$compiler" "-O2 -Wall -Wextra -static" "$dir/$test.exe.log" | tr -d '\r'
 done > "$dir/all"
 grep -Ev '^[0-9]+ passed, [0-9]+ failed' "$dir/all"
 # A test that tells no result has failed.

@@ -612,10 +612,8 @@ int main(int argc, char **argv) {
 }
 
 #else
-TEST(threads, "ranks are threads") { SKIP("no POSIX threads on this system"); }
-int main(int argc, char **argv) {
-    test_begin(argc, argv);
-    RUN(threads);
-    return test_end();
+int main(void) {
+    puts("skip zero: no fork and no POSIX threads on this system\n0 passed, 0 failed, 1 skipped");
+    return 0;
 }
 #endif
