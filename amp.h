@@ -4112,8 +4112,7 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
     const int          groups = (ampi_formats + s.moments)->group; /* [] warns: -fsanitize=enum */
     const int          apart  = s.master != AMP_FORMAT_F32;
     const int          coded  = apart || s.moments != AMP_FORMAT_F32;
-    const int          same   = t->model && t->model == (void *)t->weight;
-    const amp_dtype    type   = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
+    const amp_dtype    type   = t->model ? t->model_type : opt->desc.dtype;
     AMPI_REFUSE(coded && opt->desc.kind == AMP_KIND_OWN, UNSUPPORTED, "storage" AMPI_FUSED_ALONE);
     AMPI_REFUSE(apart && type != AMP_BF16, UNSUPPORTED, "its masters are stored beside a model of "
                 "AMP_BF16: set desc.dtype or model_type, or AMP_FORMAT_F32");

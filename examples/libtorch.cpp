@@ -36,8 +36,8 @@
 
 /* ------------------------------------------------------------------------------- copy from here */
 
-static void must(amp_result result) {
-    TORCH_CHECK(result == AMP_OK, "amp.h: ", amp_result_string(result));
+static void require(amp_result result) {
+    TORCH_CHECK(result == AMP_OK, "amp.h: ", amp_problem());
 }
 
 /* The values of a parameter or of its gradient, as they lie in memory, in any order of dimensions. */
@@ -73,20 +73,20 @@ class Autocast {
 /* torch.amp.GradScaler: scale, unscale_, your clipping, step, update. Its state is plain bytes. */
 class GradScaler {
   public:
-    explicit GradScaler(const amp_scaler_desc &desc = {}) { must(amp_scaler_init(&state, &desc)); }
+    explicit GradScaler(const amp_scaler_desc &desc = {}) { require(amp_scaler_init(&state, &desc)); }
     torch::Tensor scale(const torch::Tensor &loss) const { return loss * state.scale; }
     void unscale_(torch::optim::Optimizer &optimizer) {
         for (auto &group : optimizer.param_groups())
             for (auto &p : group.params())
                 if (p.grad().defined())
-                    must(amp_scaler_unscale(&state, values(p.grad()), values(p.grad()), AMP_F32,
+                    require(amp_scaler_unscale(&state, values(p.grad()), values(p.grad()), AMP_F32,
                                             (size_t)p.numel()));
     }
     bool step(torch::optim::Optimizer &optimizer) { /* after unscale_; false: skipped */
         if (!state.found_inf) optimizer.step();
         return !state.found_inf;
     }
-    void update() { must(amp_scaler_update(&state)); }
+    void update() { require(amp_scaler_update(&state)); }
     amp_scaler state;
 };
 
@@ -96,14 +96,14 @@ class FusedAdamW {
     FusedAdamW(std::vector<torch::Tensor> parameters, amp_optimizer_desc desc)
         : parameters_(std::move(parameters)) {
         desc.kind = AMP_KIND_ADAMW;
-        must(amp_optimizer_init(&state, &desc));
+        require(amp_optimizer_init(&state, &desc));
         for (auto &p : parameters_) {
             amp_tensor t = {};
             t.n          = (size_t)p.numel();
             t.weight     = values(p); /* the fp32 master is the parameter itself; step brings grad */
-            must(amp_optimizer_add(&state, &t));
+            require(amp_optimizer_add(&state, &t));
         }
-        must(amp_optimizer_prepare(&state));
+        require(amp_optimizer_prepare(&state));
     }
     ~FusedAdamW() { amp_optimizer_free(&state); }
     FusedAdamW(const FusedAdamW &) = delete;
@@ -120,9 +120,9 @@ class FusedAdamW {
             grads.push_back(g.defined() ? values(g) : AMP_NO_GRAD); /* stands still */
         }
         amp_status status;
-        must(amp_optimizer_rebind_all(&state, nullptr, grads.data()));
-        must(amp_optimizer_step(&state, lr));
-        must(amp_optimizer_status(&state, &status));
+        require(amp_optimizer_rebind_all(&state, nullptr, grads.data()));
+        require(amp_optimizer_step(&state, lr));
+        require(amp_optimizer_status(&state, &status));
         return status;
     }
     amp_optimizer state; /* amp_optimizer_save_file keeps parameters, moments and scale */
@@ -303,7 +303,7 @@ static void advance(run &r, uint64_t steps, const images &data, const options &o
 static void save(const run &r, const std::string &path) {
     if (r.v.how == FUSED) {
         const amp_result result = amp_optimizer_save_file(&r.fused->state, path.c_str());
-        if (result != AMP_OK) fail(1, path.c_str(), amp_result_string(result), "choose another --out");
+        if (result != AMP_OK) fail(1, path.c_str(), amp_problem(), "choose another --out");
         return;
     }
     torch::serialize::OutputArchive archive, net, adamw;
@@ -320,8 +320,8 @@ static void resume(run &r, const std::string &path) {
     if (r.v.how == FUSED) {
         amp_status       status;
         const amp_result result = amp_optimizer_load_file(&r.fused->state, path.c_str());
-        if (result != AMP_OK) fail(1, path.c_str(), amp_result_string(result), "run it anew");
-        must(amp_optimizer_status(&r.fused->state, &status));
+        if (result != AMP_OK) fail(1, path.c_str(), amp_problem(), "run it anew");
+        require(amp_optimizer_status(&r.fused->state, &status));
         r.taken = status.steps;
         return;
     }

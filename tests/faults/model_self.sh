@@ -65,7 +65,6 @@ fault 'zero_grad leaves the count of rows' ampi_cpu_update \
     's/if \(ends && plan->zero_grad && slot->sparse\) .*/if (0) {}/'
 fault 'AMP_NO_GRAD leaves rows' ampi_given 's/slot->values \? /1 ? /'
 # Storage
-fault 'a storage whose model is the weight is taken' ampi_storage_check 's/same \? AMP_F32 : //'
 fault 'keep_fp32 takes no moments of a storage of its own' ampi_storage_of \
     's/t->keep_fp32 && !kept/t->keep_fp32/'
 fault 'weights that rebind brought before a load are there after it' ampi_load_all \
@@ -151,8 +150,6 @@ fault 'a norm that overflows is infinite' ampi_sums_again 's/!overflow && //'
 fault 'a factor that vanishes steps' ampi_decide \
     's/bad \|= \(uint32_t\)ampi_is_zero\(inv_scale.*//'
 fault 'what overlaps is prepared' ampi_no_overlaps 's/if \(r\[i\].begin >= .*\) /if (1) /'
-fault 'add_flat leaves the first ones of a flat array that is refused' ampi_add_tensors \
-    's/if \(result != AMP_OK\) opt->num_entries = before;//'
 fault 'an add that finds no memory has room' ampi_reserve \
     's/if \(!grown\)/if (!grown) opt->capacity = capacity;\n    if (!grown)/'
 fault 'a prepare that fails leaves its plan' amp_optimizer_prepare \
@@ -172,6 +169,6 @@ fault 'end_step does not repeat what begin_step has told' amp_optimizer_end_step
 # Sessions
 fault 'a session that runs is started' ampi_session_ok 's/ampi_session_runs\(session\), BAD/0, BAD/'
 fault 'a weight that is added again keeps its copy' amp_session_add \
-    's/^    if \(i < (session->num_entries)\) .*/    if (n \&\& i < \1) return AMP_OK;/'
+    's/^    if \(i < (session->num_entries)\) \{/    if (n \&\& i < \1) return AMP_OK;\n&/'
 fault 'changed of NULL means no weight' amp_session_changed 's/if \(weight && !/if (!weight || !/'
 finish

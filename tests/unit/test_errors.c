@@ -275,7 +275,7 @@ TEST(tensors, "law 19: a tensor that add refuses is named, with its member and v
     const amp_storage  split = {AMP_FORMAT_SPLIT, AMP_FORMAT_F32};
     amp_optimizer_desc d = {0};
     amp_optimizer      opt = {0};
-    amp_tensor         t;
+    amp_tensor         t, part[2];
     float             *weights[1] = {numbers};
     void              *none[1] = {grads};
     char               text[256];
@@ -319,6 +319,9 @@ TEST(tensors, "law 19: a tensor that add refuses is named, with its member and v
     SAYS(amp_optimizer_add_flat(&opt, &t, NULL, 1), AMP_ERROR_INVALID_ARGUMENT, "tensor 1: tensors is NULL");
     SAYS(amp_optimizer_add_flat(&opt, &t, &t, SIZE_MAX), AMP_ERROR_TOO_LARGE, "tensor 1: count is " MOST);
     SAYS(amp_optimizer_add_flat(&opt, &t, &t, 0), AMP_ERROR_INVALID_ARGUMENT, "the tensors' n do not add up to whole's 4");
+    part[0] = part[1] = t, part[0].n = part[1].n = 2, part[1].first = 5; /* the first one does not stay */
+    SAYS(amp_optimizer_add_flat(&opt, &t, part, 2), AMP_ERROR_INVALID_CONFIG, "tensor 2 (w): first is 5, and must be");
+    SAYS(amp_optimizer_add_flat(&opt, &t, &t, 0), AMP_ERROR_INVALID_ARGUMENT, "tensor 1: the tensors' n");
     t.rows = &rows;
     SAYS(amp_optimizer_add_flat(&opt, &t, &t, 1), AMP_ERROR_UNSUPPORTED, "tensor 1 (w): rows are not for amp_optimizer_add_flat");
     SAYS(amp_optimizer_prepare(&opt), AMP_ERROR_INVALID_ENUM, text); /* of the first that was refused */
