@@ -38,7 +38,7 @@ awk -F '[:,]' -v missed="$out/lines" '
     }
     FILENAME ~ /lcov$/ { if ($1 == "DA") ran[$2 + 0] = $3; next }
     { text[FNR] = $0 }
-    match($0, />>(core|impl)  +[a-z]/) && /^\/\* -/ {
+    match($0, />>(core|impl) +[a-z]/) && /^\/\* -/ {
         name = substr($0, RSTART + 2); sub(/ *(\*\/)? *$/, "", name); gsub(/  +/, " ", name)
         if (!(name in seen)) seen[name] = ++rooms
         names[rooms] = name
