@@ -34,7 +34,7 @@ HEADERS := $(wildcard examples/*.h examples/*/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run tier test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers bench-small bench-sweep bench-trainers pictures examples vectors prove install uninstall archive clean
+.PHONY: help run tier test ci check coverage sum soak mutants cuda gpu-carry bench bench-compare bench-peers bench-small bench-sweep bench-trainers pictures examples vectors prove install uninstall archive clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -133,9 +133,9 @@ uninstall: ## remove what make install has put below PREFIX (and DESTDIR)
 	$(PLACE)$(Q)for file in $(INSTALLED); do rm -f "$$HERE/$$file"; done
 	$(Q)rmdir "$$HERE/include/amp" "$$HERE/share/amp" 2> /dev/null || true
 
-# What a user needs; of the tests what README shows and links.
+# What a user needs; of the tests what README shows and links, files of states, and what make tier reads.
 RELEASE  = $(BUILD)/release
-RELEASED = amp.h amp_kernels.cu LICENSE Makefile README.md examples tests/bench/README.md tests/bench/trainers.svg tests/vectors/state-file.md tests/vectors/state.py
+RELEASED = amp.h amp_kernels.cu LICENSE Makefile README.md examples tests/bench/README.md tests/bench/trainers.svg tests/vectors tests/host/tier.awk
 archive: ## make build/release of HEAD: both files, an archive without tests, checksums (TAG=v1.0.0 must be its version)
 	$(if $(filter-out v$(VERSION)%,$(TAG)),$(error TAG=$(TAG), but amp.h is $(VERSION)))$(Q)rm -rf $(RELEASE) && mkdir -p $(RELEASE)
 	$(Q)git -c tar.umask=0022 archive --prefix=amp-$(VERSION)/ -o $(RELEASE)/amp-$(VERSION).tar.gz HEAD $(RELEASED)

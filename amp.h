@@ -76,7 +76,7 @@
    and step count keep every bit, the scale backs off, status.did_step is 0. Gradients stay as
    they are: set desc.zero_grad if backward adds to them. amp_optimizer_stats says whether
    gradient i was, and where. status.stuck is 1 after at most 40 skips in a row.
-   desc.scaler.disabled turns skipping off. Products check nothing: a NaN passes through.
+   desc.scaler.disabled: inf and NaN skip no step. Products check nothing: a NaN passes through.
 
    Your own optimizer, after amp_optimizer_init, _add for each tensor, and _prepare. For bf16 set
    desc.dtype = AMP_BF16 and desc.scaler.preset = AMP_PRESET_NONE:
@@ -183,7 +183,7 @@
        AMP_IMPLEMENTATION  in one file: compiles the functions there
        AMP_STATIC          with it: all is private to that file. For a library that others link
        AMP_CBLAS           with it, after your <cblas.h>: amp_gemm multiplies fp32 by cblas_sgemm
-                           unless m or n is 1, or tiny; on Apple also in a scope: >>api autocast
+                           if m, n > 1, not tiny, no bias, no activation; Apple: >>api autocast
        AMP_CBLAS_DROP_IN   also where you call it, after your <cblas.h>: >>api cblas
        AMP_CUBLAS          or AMP_CUBLAS_DROP_IN: likewise, after <cublas_v2.h>: >>api sgemm
        -O2                 with it: clang -O0 makes fp32 20 to 80 times slower. gcc needs none
@@ -216,13 +216,13 @@
    wait for it before the step, and forward for the backend's before it reads model copies
    (cudaStreamWaitEvent). With several GPUs the stream's device must be current.
 
-   >>promises  1.0.0 is the first release. Every 1.x keeps all names of part 1 with amp_ or AMP_,
-   words (of policies, tiers, environment), and what they mean; the rules of presets and policies;
-   the bits of steps; the layout of amp_scaler, amp_gate, amp_f16, amp_bf16. It loads the state
-   files of earlier ones. Not promised: CUDA's names (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*,
-   amp_stream, _step_graph), until GPUs have run them; private members; messages; AMP_MAX_*; the
-   bits of products between versions. A 1.x may add names, values at the end of enums, members at
-   the end of other structs (0: as before), sums, maxima: compile all units with one header. */
+   >>promises  1.0.0 is the first public release. Every 1.x keeps all names of part 1 with amp_ or
+   AMP_, words (of policies, tiers, environment), and what they mean; the rules of presets and
+   policies; bits of steps on CPUs; the layout of amp_scaler, amp_gate, amp_f16, amp_bf16; and loads
+   files of earlier ones. Not promised: CUDA's names (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*, *_ptr,
+   amp_stream, _step_graph) and bits, until GPUs have run them; what is private; messages;
+   AMP_MAX_*; bits of products; which types pay. 1.x may add names, enumerators, members at the end
+   of other structs (0: as before), numbers that reduce_fn gets: compile all units by one header. */
 
 #define AMP_VERSION_MAJOR 1
 #define AMP_VERSION_MINOR 0
@@ -286,7 +286,7 @@ typedef enum amp_result {
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
     AMP_ERROR_CORRUPT,          /* state: bytes have changed                                      */
     AMP_ERROR_MISMATCH,         /* state: of other tensors or another kind                        */
-    AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op, product or desc of a session          */
+    AMP_ERROR_MIXED_TYPES,      /* types that do not mix: in an op, a product, desc of a session  */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
     AMP_ERROR_PARSE,            /* policy: a word that amp.h does not know                        */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small           */
@@ -356,7 +356,7 @@ typedef struct amp_scaler_desc {
     int        hysteresis;      /* back off at the Nth overflow; ignored in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
     float      max_scale;       /* growth stops here; both also bound a default init_scale      */
-    int        disabled;        /* nonzero: scale is 1, no step is skipped, updates only count  */
+    int        disabled;        /* nonzero: scale is 1, inf and NaN skip no step; only counts   */
     amp_preset preset;
 } amp_scaler_desc;
 
@@ -398,8 +398,8 @@ AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *dst, const void *src,
    clear found_inf. AMP_ERROR_BAD_STATE: nothing was checked, and found_inf is 0. */
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
 
-/* Replace the scale between two iterations; growth_tracker stays, stuck is cleared. Errors as in
-   init; in DEFAULT and STATIC scale must be within min_scale and max_scale. */
+/* Replace the scale (not if disabled) between two iterations; growth_tracker stays, stuck is
+   cleared. Errors as in init; in DEFAULT, STATIC, NONE it must be in min_scale to max_scale. */
 AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale);
 
 /* ---------------------------------------------------------------- >>api backend */
@@ -411,7 +411,7 @@ typedef struct amp_allocator {
     void *user;
 } amp_allocator;
 
-typedef struct amp_plan       amp_plan;       /* tables of one optimizer; defined in >>core      */
+typedef struct amp_plan       amp_plan;       /* private: tables of one optimizer; in >>core     */
 typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                                      */
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
@@ -648,10 +648,10 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
                                           const amp_tensor *tensors, size_t count);
 
 /* Give tensor i new addresses after you moved it; NULL changes nothing. AMP_NO_GRAD: it has no
-   gradient for now; weights and moments stay. A step needs one of them of each tensor that is not
-   frozen. A frozen one's copy is written where its weight moves. Does not wait.
-   AMP_ERROR_UNSUPPORTED: a weight where add had none, a gradient of a frozen tensor, a stream that
-   is being captured. A late gradient's first updates by AdamW are large: examples/README.md. */
+   gradient for now; weights and moments stay. A step needs a gradient or AMP_NO_GRAD of each tensor
+   that is not frozen, and without reduce_fn at least one gradient. A frozen one's copy is written
+   where its weight moves. Does not wait. AMP_ERROR_UNSUPPORTED: a weight where add had none, a
+   gradient of a frozen tensor, a stream being captured. Late gradients: examples/README.md. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 
@@ -677,7 +677,7 @@ typedef struct amp_gate {
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt); /* in backend memory */
 
 /* The scaler, in backend memory. To skip a step, on all ranks, write its found_inf before the
-   check, unless it is shared. */
+   check, unless it is shared or disabled (AMP_ASK_SKIP in reduce_fn skips with any scaler). */
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* The moments of tensor i, unscaled, in host memory: first, or momentum, and second, of n floats
@@ -766,7 +766,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    maximum. Tensors may be others on each rank; a gradient on two ranks counts twice in the norm.
    Both arrays are in backend memory. On a CPU reduce before you return; on CUDA queue two
    ncclAllReduce on the backend's stream, which a capture records: a step is then three launches.
-   To make all ranks skip, a rank writes found_inf (amp_optimizer_scaler) before its check, or here
+   To make all ranks skip, a rank writes found_inf (not if disabled) before its check, or here
    maxima[0] |= AMP_ASK_SKIP, which a disabled scaler obeys, too. An error of reduce_fn is the
    call's. A rank whose step is refused before the check (a learning rate, moments) reduces once,
    with AMP_ASK_SKIP, so that no other waits for it, and returns its error; not in a capture.
