@@ -89,7 +89,7 @@
    amp_scaler_unscale on each gradient, steps if found_inf is 0, and calls amp_scaler_update.
 
    bf16 has the range of fp32 and needs no loss scale. AMP_PRESET_NONE has a scale of 1 and still
-   skips. AMP_PRESET_DEFAULT starts at 65536 in every dtype, and must be read before a step.
+   skips. AMP_PRESET_DEFAULT starts at 65536 in every dtype; scale the loss by it, or no step runs.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1, as torch does.
    norm is that of all unscaled gradients together. A skipped step clips nothing; its status.norm
@@ -123,9 +123,9 @@
    once per k (an FMA) and have one set of bits; plain C rounds product and sum. In these four a
    row of C has the same bits for any m and at any place (except sign and payload of a NaN, and
    with AMP_CBLAS). Three tiers have other bits for 16-bit A and B (tests/support/tiles.h), and
-   take bf16 subnormals and sums below 2^-126 for 0. Where machines must agree, call
-   amp_cpu_force_tier("avx512") on those whose tier is the first or third, "neon" on the second:
-       "amx"          fp16 and bf16, if m >= 2, n >= 2, m n k >= 2^15: a row's bits depend on m.
+   take bf16 subnormals and sums below 2^-126 for 0. Where machines must agree, force "avx512" in
+   place of "amx" and "avx512_bf16", "neon" in place of "neon_bf16" (amp_cpu_force_tier):
+       "amx"          fp16, bf16, tf32, if m, n >= 2, m n k >= 2^15: a row's bits depend on m.
                       An fp16 inf may give NaN; (A B)^T and B^T A^T differ in bits
        "neon_bf16"    bf16, from the same sizes on: BFMMLA, run in qemu alone
        "avx512_bf16"  bf16, for all m; by default only on AMD
@@ -159,14 +159,14 @@
 
    >>errors  Functions that can fail return amp_result; AMP_OK is 0. amp_problem() then says what
    was wrong: field, value, bounds; tensor; missing call. It is this thread's last error; only the
-   next one replaces it. amp_cuda_* have amp_cuda_code. end_step returns begin_step's error.
+   next one replaces it; amp_cuda_* leave it as it is. end_step returns begin_step's error.
 
    Zero a desc or tensor, then set what you need: 0 is the default. A negative weight_decay,
    lr_scale, beta1 or beta2 is exactly 0; any other negative number is refused, and so is NaN.
 
    A call that returns an error has changed nothing, with these exceptions. If a backend fails in
-   a step, a load, a rebind or set_moments (the CPU never does), or if reduce_fn fails, load a
-   saved state before you go on. If a backend fails in prepare, models may have been written.
+   a step, load, rebind, refresh, set_moments or set_steps (the CPU never does), or reduce_fn fails,
+   load a saved state before you go on. In prepare models may then be written, and weights NaN.
    After a second begin_step, end_step completes the step, then returns the error. A refused init
    (amp_*_init, amp_*_backend) leaves a zeroed object: correct the desc and retry. A refused add
    is remembered: prepare returns its error until free. So a check of prepare checks all adds.
@@ -183,7 +183,7 @@
        AMP_IMPLEMENTATION  in one file: compiles the functions there
        AMP_STATIC          with it: all is private to that file. For a library that others link
        AMP_CBLAS           with it, after your <cblas.h>: amp_gemm multiplies fp32 by cblas_sgemm
-                           if m, n > 1, not tiny, no bias, no activation; Apple: >>api autocast
+                           if m, n > 2, not tiny, no bias, no activation; Apple: >>api autocast
        AMP_CBLAS_DROP_IN   also where you call it, after your <cblas.h>: >>api cblas
        AMP_CUBLAS          or AMP_CUBLAS_DROP_IN: likewise, after <cublas_v2.h>: >>api sgemm
        -O2                 with it: clang -O0 makes fp32 20 to 80 times slower. gcc needs none
@@ -195,8 +195,8 @@
        AMP_FILE            with it, if amp.h, which includes itself, was renamed: "its_name.h"
        AMP_NO_VECTORS      with it: plain C alone; several times slower
        AMP_NO_STDLIB       with it: no malloc, files, environment; each desc needs an allocator
-       AMP_DEF             everywhere: linkage, such as __declspec(dllexport); default extern
-       -lm                 compilers other than gcc and clang may need it, for a square root
+       AMP_DEF             everywhere: linkage, such as __declspec(dllexport); not of amp_cuda_*
+       -lm                 for a square root: other processors than x86 and AArch64, or compilers
 
    >>gpu  Experimental: no GPU has run it. An emulator shows its bits; nobody measured its speed.
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
@@ -219,10 +219,10 @@
    >>promises  1.0.0 is the first public release. Every 1.x keeps all names of part 1 with amp_ or
    AMP_, words (of policies, tiers, environment), and what they mean; the rules of presets and
    policies; bits of steps on CPUs; the layout of amp_scaler, amp_gate, amp_f16, amp_bf16; and loads
-   files of earlier ones. Not promised: CUDA's names (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*, *_ptr,
+   files of earlier ones. Not promised: CUDA's names (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*,
    amp_stream, _step_graph) and bits, until GPUs have run them; what is private; messages;
-   AMP_MAX_*; bits of products; which types pay. 1.x may add names, enumerators, members at the end
-   of other structs (0: as before), numbers that reduce_fn gets: compile all units by one header. */
+   AMP_MAX_*; bits of products; which types pay. 1.x may add names and, at the end, enumerators and
+   members (0: as before) of other structs, and numbers for reduce_fn: compile all by one header. */
 
 #define AMP_VERSION_MAJOR 1
 #define AMP_VERSION_MINOR 0
@@ -265,7 +265,7 @@ extern "C" {
 typedef enum amp_result {
     AMP_OK = 0,
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer; an index or length out of range                */
-    AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
+    AMP_ERROR_INVALID_ENUM,     /* a value that an enum of amp.h does not have                    */
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
     AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
     AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale, cast: arrays overlap that must not   */
@@ -288,7 +288,7 @@ typedef enum amp_result {
     AMP_ERROR_MISMATCH,         /* state: of other tensors or another kind                        */
     AMP_ERROR_MIXED_TYPES,      /* types that do not mix: in an op, a product, desc of a session  */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
-    AMP_ERROR_PARSE,            /* policy: a word that amp.h does not know                        */
+    AMP_ERROR_PARSE,            /* policy: a word that amp.h does not know, or too many           */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small           */
     AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
     AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
@@ -554,8 +554,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    (tests/vectors/state-file.md). A callback moves exactly num_bytes, or returns false.
 
    The scaler is the file's, unless only one of file and desc has a scale that moves, or only one
-   is disabled: then it starts afresh, as desc says (a shared one stays). Unless both scales move,
-   read the scale that a load changes before the next step (else AMP_ERROR_BAD_STATE). */
+   is disabled: then it starts afresh, as desc says (a shared one stays). Unless both move, call
+   amp_optimizer_loss_scale before the next step if a load changed it (else AMP_ERROR_BAD_STATE). */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
@@ -563,7 +563,7 @@ typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
-   verified before anything changes, in as much memory as was saved. _CORRUPT: a sum is wrong, or
+   verified before anything changes, in about the memory of a file. _CORRUPT: a sum is wrong, or
    an index in a report. _MISMATCH: amp_problem names the tensor, and what differs. _NEWER: a later
    format, flag or preset. Other numbers are not judged. */
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
@@ -939,7 +939,7 @@ typedef enum amp_storage_format { /* bytes per element beside the model's 2; mom
 
 typedef struct amp_storage { amp_storage_format master, moments; } amp_storage;
 
-/* X(name, master, moments) for each row; formats are without AMP_FORMAT_. */
+/* X(name, master, moments) for each row; formats are without AMP_FORMAT_. 1.x may append rows. */
 #define AMP_STORAGE_LIST(X)                                                                        \
     X("fp32", F32, F32)    X("fp32+bf16", F32, BF16)    X("fp32+8bit", F32, 8BIT)                  \
     X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
@@ -1035,8 +1035,8 @@ AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
    with none. If the compiler has no thread-local storage, this does nothing and returns NULL. */
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
 
-/* Change the policy by words, separated by commas or spaces. A later word replaces an earlier
-   one; a rule for a layer is stronger than one for an op:
+/* Change the policy by words, separated by , ; or blanks. A later word replaces an earlier one,
+   but rules for layers add up, 32 in all; they are stronger than rules for ops:
        fp16, bf16                 low (or float16, half, bfloat16)
        off                        no autocast in any scope
        tf32                       products that stay in fp32 are made with amp_gemm_args.tf32
@@ -1044,7 +1044,7 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, or none
-   No blanks around =. AMP_ERROR_PARSE changes nothing. */
+   No blanks around =. AMP_ERROR_PARSE (also: a 33rd layer, a name of 64 bytes) changes nothing. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text);
 
 /* Write the policy in force as a table with reasons, line by line, with the layer patterns that
@@ -10153,8 +10153,8 @@ static const ampi_tier ampi_tiers[] = {
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
 /* The tier in use. cpuid can cost microseconds in a virtual machine, so its answer is stored.
-   This and a thread's autocast are the only mutable globals. An answer gives way to a tier that
-   another thread has set meanwhile, so that a forced tier stays. */
+   This, a thread's autocast and its last error are the only mutable globals. An answer gives way
+   to a tier that another thread has set meanwhile, so that a forced tier stays. */
 static const ampi_tier *ampi_tier_chosen;
 
 #if defined(__GNUC__) || defined(__clang__)
