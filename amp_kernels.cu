@@ -969,7 +969,7 @@ AMPI_KERNEL(2) ampi_check_by_four_kernel(amp_plan plan) {
 }
 
 /* After the ranks' reduction, by one block. */
-AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) {
+AMPI_KERNEL(2) ampi_decide_kernel(amp_plan plan) {
     if (threadIdx.x == 0) ampi_decide(&plan);
 }
 

@@ -65,6 +65,7 @@ fault 'zero_grad leaves the count of rows' ampi_cpu_update \
     's/if \(ends && plan->zero_grad && slot->sparse\) .*/if (0) {}/'
 fault 'AMP_NO_GRAD leaves rows' ampi_given 's/slot->values \? /1 ? /'
 # Storage
+fault 'a storage whose model is the weight is taken' ampi_storage_check 's/t->model \? t->model_type : //'
 fault 'keep_fp32 takes no moments of a storage of its own' ampi_storage_of \
     's/t->keep_fp32 && !kept/t->keep_fp32/'
 fault 'weights that rebind brought before a load are there after it' ampi_load_all \

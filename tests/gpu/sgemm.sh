@@ -143,7 +143,7 @@ END
         echo 'return 0; }'
     } > "$out/readme.cu"
     program readme "$out/readme.cu" || return
-    printf '%s\n' '0 products stayed in fp32' '3 casts of w, 6 others, sum 192' > "$out/expected"
+    printf '%s\n' '0 products fell back to fp32' '3 casts of w, 6 others, sum 192' > "$out/expected"
     "$out/readme" > "$out/log" 2>&1 && diff "$out/expected" "$out/log" > "$out/log.diff"
     check "README's lines for cuBLAS: all products in bf16, one cast of w a step" $?
 }
