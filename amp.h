@@ -5203,9 +5203,9 @@ static AMPI_NOINLINE amp_result ampi_rates_ok(const amp_optimizer *opt, const fl
     size_t i;
     if (!ampi_f32_in(lr)) return ampi_out("lr", (double)*lr, "0 or more, and finite");
     for (i = 0; i < opt->plan->num_slots; i++) {
-        const ampi_slot *s     = &opt->plan->host_slots[i];
-        const float      decay = ampi_mul(ampi_mul(*lr, s->lr_scale), s->weight_decay);
-        if (ampi_nonfinite(ampi_bits_of_f32(decay)) && /* inf * 0 is NaN */
+        const ampi_slot *s    = &opt->plan->host_slots[i];
+        const float      rate = *lr * s->lr_scale; /* rounded: s390x computes in doubles */
+        if (ampi_nonfinite(ampi_bits_of_f32(rate * s->weight_decay)) && /* inf * 0 is NaN */
             !ampi_nonfinite(ampi_load_u32(&s->lr_scale, 0)) &&
             !ampi_nonfinite(ampi_load_u32(&s->weight_decay, 0)))
             return ampi_of(opt, i, ampi_refuse(AMP_ERROR_INVALID_CONFIG, "with an lr of %g, lr * "

@@ -197,6 +197,15 @@ AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 #endif
 }
 
+/* Hides where an address comes from: before 8.0 its halves would be copied for each use. */
+template <class T> AMPI_DEVICE void ampi_hide_address(T *&address) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    asm("" : "+l"(address));
+#else
+    (void)address;
+#endif
+}
+
 /* Is any of four NaN, or of a magnitude from LIMIT on (bits of fp32)? */
 template <uint32_t LIMIT> AMPI_DEVICE bool ampi_any_from(const float *x) {
 #if defined(__CUDA_ARCH__)
@@ -349,7 +358,7 @@ template <int TYPE, bool ONCE> struct ampi_array {
     char *base;
 
     AMPI_MEMBER explicit ampi_array(char *from) : base(from) {}
-    AMPI_MEMBER ampi_array(const ampi_any &a) : base(a.base) {}
+    AMPI_MEMBER ampi_array(const ampi_any &a) : base(a.base) { ampi_hide_address(base); }
 
     template <int N> using raw = ampi_raw<N * SIZE / 4>;
 
@@ -1399,10 +1408,11 @@ AMPI_DEVICE ampi_tensor_range ampi_tensor_range_of(const amp_plan &plan, const a
     return t;
 }
 
-/* In a sampled step work(i) updates element i of a share. Values before and after are counted.
+/* In a sampled step work(i) updates element i of share k. Values before and after are counted.
    Addresses are computed for each element anew: a step leaves no registers for them. */
 template <class W>
-AMPI_DEVICE void ampi_count_updates(const amp_plan &plan, const ampi_share &s, const W &work) {
+AMPI_DEVICE void ampi_count_updates(const amp_plan &plan, const ampi_share &s, uint64_t k,
+                                    const W &work) {
     uint32_t        *counts = ampi_begin_counts();
     const ampi_slot *slot   = s.slot;
     for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
@@ -1423,7 +1433,7 @@ AMPI_DEVICE void ampi_count_updates(const amp_plan &plan, const ampi_share &s, c
         if (model.get(0) == p) atomicAdd(&counts[AMPI_ROUNDED], 1u);
     }
     ampi_end_counts(counts, ampi_histogram_of(&plan, plan.record->which,
-                                               (size_t)(slot - plan.table)));
+                                              plan.chunk_slots[k >> plan.share_bits]));
 }
 
 /* B in a sampled step, for tensors whose masters and moments are fp32. */
@@ -1434,7 +1444,7 @@ template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         if (plan.control->gate.skip && plan.zero_grad) ampi_clear(s.grad, s.count);
         if (plan.control->gate.skip) continue;
-        ampi_count_updates(plan, s, [&](unsigned i) {
+        ampi_count_updates(plan, s, (uint64_t)k, [&](unsigned i) {
             const ampi_tensor_range t = ampi_tensor_range_of(plan, s);
             const ampi_stepper<KIND, AMPI_ANY, AMPI_ANY> step(t);
             step.template finish<1>(i, step.template fetch<1>(i));
@@ -1933,7 +1943,7 @@ template <int JOB, bool OWN = false> AMPI_KERNEL(3) ampi_around_kernel(amp_plan 
         if (JOB == AMPI_JOB_UNSCALE && !skip && grad.base)
             ampi_map(unscaled, grad, s.count, unscale, ampi_to_fp32());
         if (sampled && !skip && ampi_counts_updates(slot))
-            ampi_count_updates(plan, s, [&](unsigned i) {
+            ampi_count_updates(plan, s, all - 1 - k, [&](unsigned i) {
                 const uint32_t u = master.get(i);
                 model.put_model<1>(i, &u, control);
             });

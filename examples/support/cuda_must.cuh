@@ -31,7 +31,7 @@ static inline void must(amp_result result) {
     if (result == AMP_ERROR_OUT_OF_MEMORY)
         fail(1, "GPU memory", "the optimizer's does not fit", "choose a smaller --width, --layers");
     if (result != AMP_OK)
-        fail(1, "amp.h", amp_problem(), "this is a bug in " PROGRAM ".cu");
+        fail(1, amp_result_string(result), amp_problem(), "this is a bug in " PROGRAM ".cu");
 }
 
 /* CUDA's own text for a machine without a driver is that its version is insufficient. */
