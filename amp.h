@@ -183,7 +183,7 @@
        AMP_IMPLEMENTATION  in one file: compiles the functions there
        AMP_STATIC          with it: all is private to that file. For a library that others link
        AMP_CBLAS           with it, after your <cblas.h>: amp_gemm multiplies fp32 by cblas_sgemm
-                           if m, n > 2, not tiny, no bias, no activation; Apple: >>api autocast
+                           if m, n > 2 (or 2), not tiny, no bias, activation; Apple: >>api autocast
        AMP_CBLAS_DROP_IN   also where you call it, after your <cblas.h>: >>api cblas
        AMP_CUBLAS          or AMP_CUBLAS_DROP_IN: likewise, after <cublas_v2.h>: >>api sgemm
        -O2                 with it: clang -O0 makes fp32 20 to 80 times slower. gcc needs none
@@ -199,7 +199,7 @@
        -lm                 for a square root: other processors than x86 and AArch64, or compilers
 
    >>gpu  Experimental: no GPU has run it. An emulator shows its bits; nobody measured its speed.
-   Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
+   Compile amp_kernels.cu with nvcc (CUDA 11.8, sm_75, or newer) beside your own files, link with
    -lcublas -lcublasLt (with gcc also -lcudart -lstdc++). Make a backend of your stream and pass
    device memory to amp_optimizer, amp_gemm and amp_cuda_*. amp.h's functions run on the host:
        amp_cuda_backend(&gpu, stream, cublas_handle); desc.backend = &gpu;
@@ -218,11 +218,12 @@
 
    >>promises  1.0.0 is the first public release. Every 1.x keeps all names of part 1 with amp_ or
    AMP_, words (of policies, tiers, environment), and what they mean; the rules of presets and
-   policies; bits of steps on CPUs; the layout of amp_scaler, amp_gate, amp_f16, amp_bf16; and loads
-   files of earlier ones. Not promised: CUDA's names (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*,
-   amp_stream, _step_graph) and bits, until GPUs have run them; what is private; messages;
-   AMP_MAX_*; bits of products; which types pay. 1.x may add names and, at the end, enumerators and
-   members (0: as before) of other structs, and numbers for reduce_fn: compile all by one header. */
+   policies; bits of steps on CPUs (unless they were an error, which it says); the layout of
+   amp_scaler, amp_gate, amp_f16, amp_bf16; and loads files of earlier ones. Not promised: CUDA's
+   names (amp_cuda_*, amp_sgemm*, AMP_CUBLAS*, amp_stream, _step_graph) and bits, until GPUs have
+   run them; what is private; messages; AMP_MAX_*, AMP_NUM_OPS, AMP_INLINE_TENSORS; bits of
+   products; which types pay. 1.x may add names and, at the end, enumerators and members (0: as
+   before) of other structs, and numbers for reduce_fn: compile all by one header. */
 
 #define AMP_VERSION_MAJOR 1
 #define AMP_VERSION_MINOR 0
@@ -271,7 +272,7 @@ typedef enum amp_result {
     AMP_ERROR_OVERLAP,          /* gemm, optimizer, unscale, cast: arrays overlap that must not   */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; too many; a size of 2^31 on CUDA, or more */
-    AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
+    AMP_ERROR_NOT_INITIALIZED,  /* scaler, optimizer, autocast before init, session before start  */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
@@ -488,7 +489,7 @@ typedef struct amp_status {
     float    clip_factor;  /* 1, or what brings norm down to max_norm; a skip does not use it    */
     float    loss_scale;   /* for the next backward                                              */
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
-    uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
+    uint32_t found_inf;    /* 1: a gradient was or became inf or NaN, a bad row, a skip asked for */
     uint32_t stuck;        /* 1: scaler.stuck is, or skipped_in_a_row is 40 or more              */
     uint64_t steps;        /* taken; from begin_step on with the open one                        */
     uint64_t skipped;
@@ -530,9 +531,9 @@ AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i);
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
-/* A step around your optimizer (AMP_KIND_OWN, amp_tensor.own). begin_step is true if all
-   gradients are finite: yours are unscaled, step now. False is a skip or an error. Call end_step
-   in any case: it returns that error, moves the scale and, unless skipped, writes copies. */
+/* A step around your optimizer (AMP_KIND_OWN, amp_tensor.own). begin_step is true if gradients
+   are finite (or the scaler is disabled): yours are unscaled, step now. False: skip, or an error.
+   Call end_step in any case: it returns that error, moves the scale, and writes copies if true. */
 AMP_DEF bool       amp_optimizer_begin_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
@@ -1040,7 +1041,7 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
        fp16, bf16                 low (or float16, half, bfloat16)
        off                        no autocast in any scope
        tf32                       products that stay in fp32 are made with amp_gemm_args.tf32
-       torch_cuda, apex_o1 ...    another policy; earlier words are forgotten
+       torch_cuda, apex_o1 ...    another policy, with its own type; earlier words are forgotten
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, or none
@@ -1104,8 +1105,8 @@ typedef struct amp_session_desc {
     size_t             num_bytes; /* of backend's memory. On a CPU 0 is no cache: products round  */
     amp_allocator      allocator; /* on a CPU alone; zero: malloc and free                      */
     amp_scaler_desc    scaler;    /* zero: default, or a scale of 1 if this desc has no fp16      */
-    amp_dtype          dtype;     /* low. 0 is not fp32 (that is policy "off"), but bf16 on a CPU
-                                     where it pays (amp_capability_of), else fp16                */
+    amp_dtype          dtype;     /* low. 0: bf16 on a CPU where it pays (amp_capability_of), else
+                                     fp16; or as policy says ("off" is fp32)                     */
     const char        *policy;    /* NULL, or words of amp_autocast_override, none against dtype  */
 } amp_session_desc;
 
@@ -1133,7 +1134,7 @@ AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, si
 AMP_DEF amp_result amp_session_changed(amp_session *session, const float *weight);
 
 /* For debugging: AMP_ERROR_STALE if a weight was written to without amp_session_changed. Reads all
-   weights and copies; waits. */
+   weights and copies; waits. Once a product was captured it reads nothing. */
 AMP_DEF amp_result amp_session_check(const amp_session *session);
 
 /* ------------------------------------------------------------------ >>api sgemm */
@@ -1143,8 +1144,8 @@ AMP_DEF amp_result amp_session_check(const amp_session *session);
 #endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
 /* cublasSgemm and cublasSgemmStridedBatched in a session with a weight cache; sums are fp32.
-   Where nothing is cast they call the originals. AMP_CUBLAS_DROP_IN, instead of AMP_CUBLAS, gives
-   them the names of the originals from here on. */
+   Where nothing is cast they call the originals (or their tf32). AMP_CUBLAS_DROP_IN, instead of
+   AMP_CUBLAS, gives them the names of the originals from here on. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda,

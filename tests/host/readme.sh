@@ -50,6 +50,35 @@ END
 }
 END
 } > "$out/layer.c"
+
+# Weights IN x OUT: the calls of that row.
+{
+    printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"'
+    cat << 'END'
+int main(void) {
+    enum { rows = 4, in = 3, out = 2 };
+    const amp_dtype type = AMP_F32;
+    float x[rows * in], y[rows * out], dy[rows * out], w[in * out], dx[rows * in], dw[in * out], sum;
+    int   r, i, o, bad = 0;
+    for (i = 0; i < rows * in; i++) x[i] = (float)(i % 5 - 2);
+    for (i = 0; i < rows * out; i++) dy[i] = (float)(i % 3 - 1);
+    for (i = 0; i < in * out; i++) w[i] = (float)(i % 4), dw[i] = 7;
+END
+    sed -n 's/^| weights IN x OUT |//p' examples/README.md | grep -o '`amp_[a-z_]*([^`]*)`' | tr '`' ' ' | sed 's/$/;/'
+    cat << 'END'
+    for (r = 0; r < rows; r++)
+        for (o = 0; o < out; o++, bad |= !(y[r * out + o - 1] == sum))
+            for (i = 0, sum = 0; i < in; i++) sum += x[r * in + i] * w[i * out + o];
+    for (r = 0; r < rows; r++)
+        for (i = 0; i < in; i++, bad |= !(dx[r * in + i - 1] == sum))
+            for (o = 0, sum = 0; o < out; o++) sum += dy[r * out + o] * w[i * out + o];
+    for (i = 0; i < in; i++)
+        for (o = 0; o < out; o++, bad |= !(dw[i * out + o - 1] == sum))
+            for (r = 0, sum = 0; r < rows; r++) sum += x[r * in + i] * dy[r * out + o];
+    return bad;
+}
+END
+} > "$out/in_out.c"
 {
     printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"'
     cat << 'END'
@@ -145,6 +174,8 @@ programs() { # programs COMPILER: both
     check "$1: the program at the top of amp.h prints a loss that falls" $?
     $1 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/layer.c" -o "$out/layer" -lm > "$out/log" 2>&1 && "$out/layer"
     check "$1: README's layer, forward and backward, has the numbers of loops" $?
+    $1 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/in_out.c" -o "$out/in_out" -lm > "$out/log" 2>&1 && "$out/in_out"
+    check "$1: and with weights IN x OUT" $?
     $1 -O0 $linked -Wall -Wextra -Werror -I. "$out/adamw.c" $object -o "$out/adamw_run" -lm > "$out/log" 2>&1 &&
         "$out/adamw_run" > "$out/log" && awk '/^step/ {rows++; first = rows == 1 ? $4 : first; last = $4}
             END {exit !(rows == 4 && last < 0.01 * first)}' "$out/log"
