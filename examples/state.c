@@ -7,7 +7,7 @@
 
    RUN   cc -O3 -I. examples/state.c -o state -lm && ./state          in the directory of amp.h
 
-   After two minutes it prints a table with a row for each state, and last a line for each:
+   After three minutes it prints a table with a row for each state, and last a line for each:
 
        state NAME kept BYTES moved BYTES speed RATIO d DIFFERENCE se ERROR
 

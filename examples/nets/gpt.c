@@ -16,7 +16,7 @@
 
    RUN   cc -O3 -march=native -I. examples/nets/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
 
-   In under two minutes it prints a table with its reading and some text that the network wrote,
+   In two or three minutes it prints a table with its reading and some text that the network wrote,
    writes a picture into build/, and ends with three lines: parity with fp32, speed, memory (--help).
 
    COLUMNS  tokens/s from the processor time of whole steps, medians, the types in turns.

@@ -1,6 +1,6 @@
 # Law 7: tests/unit/test_bits.c is built by every compiler and set of flags at hand and run with 1 to 4
-# threads. It must find its one digest everywhere. make test has one build by CC, make ci one by each
-# other compiler (and test_bits in all configurations, without threads); make check has all builds.
+# threads. It must find its one digest everywhere. make ci has one build by each compiler (make test
+# has test_bits in its configurations, without threads); make check has all builds.
 # usage: [CC=COMPILER] bits.sh OUTDIR PART    PART is cc, clang or others
 suite=bits out=${1:?usage: bits.sh OUTDIR PART} part=${2:?usage: bits.sh OUTDIR PART}
 . tests/lib.sh
