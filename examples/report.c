@@ -13,7 +13,7 @@
    RUN   cc -O2 -I. examples/report.c -o report -lm && ./gpt --report run.jsonl && ./report run.jsonl
 
    A long run is thinned out to 600 columns of steps, with the smallest and largest value of each,
-   and 160 columns of samples. A page of a hundred layers has about 200 KB for any run. */
+   and 160 columns of samples. A page of a hundred layers has some 110 KB for any run. */
 
 #include <errno.h>
 #include <math.h>
