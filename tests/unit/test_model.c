@@ -1350,8 +1350,8 @@ static void observe_session(void) {
         int k;
         if (!w.session.added[j].has_copy) continue;
         for (k = 0; k < 32; k++)
-            stale |= !same32(w.session.added[j].copy[k],
-                             rounded(AMP_F16, value_at(w.session.added[j].base, AMP_F32, k)));
+            stale |= w.session.added[j].copy[k] !=
+                     rounded(AMP_F16, value_at(w.session.added[j].base, AMP_F32, k));
     }
     TELLS("session_check", amp_session_check(&the_session), stale ? AMP_ERROR_STALE : AMP_OK);
 }
