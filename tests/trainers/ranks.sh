@@ -75,7 +75,9 @@ links() { # links RANKS MICRO
 
 # ------------------------------------------------------------------------------------------- kills
 random() { echo $(((($1 * 1103515245 + 12345) % 2147483648) / 1024 % $2)); } # random SEED BELOW
-alive()  { kill -0 $1 2> /dev/null && ! grep -q '^State:.*Z' /proc/$1/status 2> /dev/null; }
+alive()  { # not a zombie; it may end between the two looks
+    kill -0 $1 2> /dev/null && case $(sed -n 's/^State:[[:space:]]*//p' /proc/$1/status 2> /dev/null) in Z*) false ;; esac
+}
 gone() { # gone PIDS...: within 30 seconds of the signal
     for process in "$@"; do
         while alive $process; do
