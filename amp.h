@@ -183,7 +183,7 @@
        AMP_IMPLEMENTATION  in one file: compiles the functions there
        AMP_STATIC          with it: all is private to that file. For a library that others link
        AMP_CBLAS           with it, after your <cblas.h>: amp_gemm multiplies fp32 by cblas_sgemm
-                           if m, n > 2 (or 2), not tiny, no bias, activation; Apple: >>api autocast
+                           where that pays (m, n > 1), no bias, no activation; Apple: >>api autocast
        AMP_CBLAS_DROP_IN   also where you call it, after your <cblas.h>: >>api cblas
        AMP_CUBLAS          or AMP_CUBLAS_DROP_IN: likewise, after <cublas_v2.h>: >>api sgemm
        -O2                 with it: clang -O0 makes fp32 20 to 80 times slower. gcc needs none
